@@ -118,7 +118,7 @@ class Server:
         self._started().send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Start an empty server on the same port, after a `kill` if it runs; waits for its answer."""
+        """Start an empty server on the same port, after a `kill` if it runs; waits for answers."""
         self.kill()
         deadline = time.monotonic() + START_S_MAX
         self._spawn()
