@@ -14,6 +14,9 @@ from tests.support.view import View, Word
 
 __all__ = ["ServerPool"]
 
+ANSWER_S_MAX = 0.25
+"""A server that keeps silent for longer (paused, in a script) is started anew."""
+
 _RESET: list[tuple[Word, ...]] = [
     ("CLIENT", "UNPAUSE"),
     ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
@@ -73,7 +76,7 @@ class ServerPool:
 
     def _is_clean(self, server: Server) -> bool:
         """Empty the server; False if that fails or its settings are not those it started with."""
-        view = self._views.setdefault(server, View(server))
+        view = self._views.setdefault(server, View(server, ANSWER_S_MAX))
         try:
             replies = view.pipeline(_RESET)
         except OSError:

@@ -36,8 +36,9 @@ class Address(Protocol):
 class View:
     """Looks at one server; connects when first used, and again after a restart."""
 
-    def __init__(self, server: Address) -> None:
+    def __init__(self, server: Address, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._server = server
+        self._answer_s_max = answer_s_max
         self._connection: _Connection | None = None
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ class View:
         if self._connection is not None and not self._connection.is_alive():
             self.close()
         if self._connection is None:
-            self._connection = _Connection(self._server)
+            self._connection = _Connection(self._server, self._answer_s_max)
         try:
             return self._connection.ask(commands)
         except OSError:
@@ -123,7 +124,7 @@ class View:
     @contextlib.contextmanager
     def monitor(self) -> Iterator[Monitor]:
         """See every command the server executes in the block."""
-        stream = _Connection(self._server)
+        stream = _Connection(self._server, self._answer_s_max)
         try:
             stream.ask([("MONITOR",)])
             yield Monitor(self, stream)
@@ -151,8 +152,9 @@ class Monitor:
 
 
 class _Connection:
-    def __init__(self, server: Address) -> None:
-        self._socket = socket.create_connection((server.host, server.port), ANSWER_S_MAX)
+    def __init__(self, server: Address, answer_s_max: float) -> None:
+        self._answer_s_max = answer_s_max
+        self._socket = socket.create_connection((server.host, server.port), answer_s_max)
         self._reader = hiredis.Reader()
         self.ask(
             [("CLIENT", "SETNAME", NAME)]
@@ -171,7 +173,7 @@ class _Connection:
         except OSError:
             return False
         finally:
-            self._socket.settimeout(ANSWER_S_MAX)
+            self._socket.settimeout(self._answer_s_max)
 
     def ask(self, commands: list[tuple[Word, ...]]) -> list[Any]:
         pack: Any = hiredis.pack_command  # its stub knows tuples of one word only
