@@ -1,0 +1,184 @@
+"""One call's whole way to a lease: its turn in the local queue, then round after round.
+
+While somebody else holds the name, or too few nodes answer, it pauses and asks again until `wait` is
+over. What a failed round won is given back at once, before the pause: clients that sit on a minority
+keep everybody from a quorum. The last thing tried is a round, never a pause.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from aioredlock2._core.ballot import Verdict
+from aioredlock2._core.terms import LockTerms
+from aioredlock2._core.validity import valid_until
+from aioredlock2._engine import Round
+from aioredlock2._hold import Hold
+from aioredlock2._node import Sighting
+from aioredlock2._session import Session
+from aioredlock2._turns import Turn, TurnMissed
+from aioredlock2.errors import AcquiredTooLate, AcquireError, LockContended, QuorumUnreachable
+
+__all__ = ["Attempt"]
+
+TOKEN = re.compile(rb"[0-9a-f]{32}")
+
+
+class Attempt:
+    """One call of acquire."""
+
+    __slots__ = (
+        "_give_up_at",
+        "_key",
+        "_max_hold",
+        "_renew",
+        "_resource",
+        "_rounds",
+        "_session",
+        "_started_at",
+        "_terms",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        resource: str | bytes,
+        key: bytes,
+        terms: LockTerms,
+        wait: float | None,
+        *,
+        renew: bool,
+        max_hold: float | None,
+    ) -> None:
+        self._session = session
+        self._resource = resource
+        self._key = key
+        self._terms = terms
+        self._renew = renew
+        self._max_hold = max_hold
+        self._started_at = session.runtime.clock()
+        self._give_up_at = math.inf if wait is None else self._started_at + wait
+        self._rounds = 0
+
+    async def run(self) -> Hold:
+        """A hold with a quorum behind it, under the watchdog's eye; or an AcquireError.
+
+        Cancelled anywhere inside, nothing is kept: not the turn, and no key once the deletes that
+        were written behind the SETs have arrived.
+        """
+        session = self._session
+        turn = session.turns.take_now(self._key)
+        if turn is None:
+            turn = await self._queue()  # cancelled here: it hands the turn on
+        try:
+            won = await self._ask(turn)  # cancelled here: the round is taken back
+        except BaseException:
+            session.turns.leave(turn)
+            raise
+        hold = Hold(
+            self._resource,
+            won,
+            self._terms,
+            valid_until(won.started_at, self._terms),
+            sent_to=session.engine.sent_to(won),
+            turn=turn,
+            renew=self._renew,
+            max_hold=self._max_hold,
+        )
+        turn.holder = hold
+        turn.last_round = None
+        session.watchdog.watch(hold)
+        return hold
+
+    async def _queue(self) -> Turn:
+        """Wait behind the other tasks of this client."""
+        session = self._session
+        turn = session.turns.of(self._key)
+        now = session.runtime.clock()
+        left = self._give_up_at - now
+        if left <= 0:
+            if turn.holder is not None and turn.holder.is_valid(now):
+                raise self._missed(turn)
+            # Whoever is ahead has a round under way: what it finds out serves us as well.
+            left = self._terms.node_timeout
+        try:
+            await session.turns.wait(turn, None if math.isinf(left) else left)
+        except TurnMissed:
+            raise self._missed(turn) from None
+        if self._give_up_at <= now and turn.last_round is not None:
+            session.turns.leave(turn)
+            raise self._missed(turn)
+        return turn
+
+    async def _ask(self, turn: Turn) -> Round:
+        """Round after round until one is won in time."""
+        session, terms, clock = self._session, self._terms, self._session.runtime.clock
+        engine = session.engine
+        if not session.met_quorum:
+            await session.contact(self._give_up_at)
+        look = None
+        while True:
+            session.check_open()
+            asked = await engine.grant(self._key, terms)
+            self._rounds += 1
+            now = clock()
+            in_time = now < valid_until(asked.started_at, terms)
+            if asked.verdict is Verdict.WON and in_time and not session.closed:
+                return asked
+            engine.clean_up(asked)
+            turn.last_round = asked
+            left = self._give_up_at - now
+            if left <= 0 and not session.closed:
+                raise self._error(asked, look)
+            pause = session.retry.pause(
+                self._rounds - 1, now - asked.started_at, session.runtime.rng
+            )
+            down = asked.verdict is Verdict.UNREACHABLE
+            await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
+            if pause >= left and not down:
+                # The last round: look at what is in the way too, for the error's sake.
+                look = engine.inspect(self._key, terms.node_timeout)
+
+    def _error(self, asked: Round, look: Round | None = None, hint: str = "") -> AcquireError:
+        """The error for an attempt that ended with `asked`; its class is the round's outcome."""
+        kinds = {
+            Verdict.WON: AcquiredTooLate,
+            Verdict.UNREACHABLE: QuorumUnreachable,
+        }
+        kind = kinds.get(asked.verdict, LockContended)
+        if kind is AcquiredTooLate:
+            took = self._session.runtime.clock() - asked.started_at
+            hint = f"the round took {took:.3f} s of a ttl of {self._terms.ttl:g} s"
+        elif look is not None and (foreign := _foreign(look)):
+            hint = f"the key holds a non-lock value on {foreign} of {look.nodes} nodes"
+        elapsed = self._session.runtime.clock() - self._started_at
+        outcomes = self._session.engine.outcomes(asked)
+        return kind(self._resource, elapsed, self._rounds, outcomes, hint)
+
+    def _missed(self, turn: Turn) -> AcquireError:
+        """The error of an attempt whose turn never came."""
+        now = self._session.runtime.clock()
+        holder = turn.holder
+        if holder is not None:
+            since = now - holder.held_since
+            hint = (
+                f"this client itself holds it, since {since:.3f} s; locks are not re-entrant: "
+                "pass the lease down instead of locking again"
+            )
+        else:
+            hint = "other tasks of this client are ahead in the queue for it"
+            if turn.last_round is not None:
+                return self._error(turn.last_round, hint=hint)
+        return LockContended(self._resource, now - self._started_at, self._rounds, (), hint)
+
+
+def _foreign(look: Round) -> int:
+    """On how many nodes the key holds something that no lock of ours has put there."""
+    count = 0
+    for cause in look.causes:
+        if isinstance(cause, Sighting):
+            count += TOKEN.fullmatch(cause.token) is None
+        else:
+            count += cause == "the key holds a non-lock value"
+    return count

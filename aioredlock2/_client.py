@@ -1,0 +1,362 @@
+"""The client: checks what the user says, makes locks, and owns a session in the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from aioredlock2._core.ballot import quorum_of
+from aioredlock2._core.retry import RetryPolicy
+from aioredlock2._core.terms import LockTerms, resource_bytes, seconds
+from aioredlock2._engine import Round
+from aioredlock2._lock import Lock, OnLost
+from aioredlock2._node import Node, NodeStatus, Sighting
+from aioredlock2._runtime import Runtime, digest
+from aioredlock2._session import Options, Session, closed_error
+from aioredlock2.errors import ConfigurationError, QuorumUnreachable
+
+if TYPE_CHECKING:
+    import redis.asyncio
+
+    NodeLike = str | redis.asyncio.Redis | redis.asyncio.ConnectionPool | Node
+
+__all__ = ["Inspection", "NodeSighting", "Redlock"]
+
+logger = logging.getLogger("aioredlock2")
+Seconds = float | timedelta
+CONTACT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSighting:
+    """What one node has under a resource's key."""
+
+    node: str
+    holder: str | None
+    """A short digest of the token there (`Lease.digest`); None if there is none, or no answer."""
+    remaining: float | None
+    """Seconds until the key expires there; None if there is none, or no answer."""
+    cause: str = ""
+    """Why there is no answer, empty if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Who holds a resource, as far as the nodes tell. Old the moment it is read."""
+
+    resource: str | bytes
+    holder: str | None
+    """The digest of the token that a quorum has; None if none has one."""
+    remaining: float | None
+    """Seconds until the holder's quorum breaks unless it is extended; None without a holder."""
+    nodes: tuple[NodeSighting, ...]
+
+
+class Redlock:
+    """A client for locks over N independent Redis or Valkey masters.
+
+    Building it does no I/O; it connects at first use, in the running asyncio loop, and keeps one
+    connection per node for any number of locks. Close it with `aclose` or use it as an async context
+    manager. It serves one loop at a time and one process: not usable after a fork.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeLike],
+        *,
+        ttl: Seconds = 10.0,
+        wait: Seconds | None = 30.0,
+        node_timeout: Seconds | None = None,
+        retry: RetryPolicy | None = None,
+        drift_factor: float = 0.01,
+        prefix: str = "redlock:",
+        restart_guard: bool | Seconds = True,
+    ) -> None:
+        """Check and keep the settings.
+
+        nodes: URLs (redis://, rediss://, unix://, with all that redis-py's `from_url` takes),
+            `redis.asyncio.Redis` or `ConnectionPool` objects (their connection settings are copied,
+            they are never used or closed), or `Node` objects. One per independent master.
+        ttl: seconds a lock lives if its holder dies; each lock may say otherwise.
+        wait: seconds to wait for a lock; 0 tries one round, None waits for ever.
+        node_timeout: seconds a round listens to one node; by default 0.5 % of the ttl, from 5 to
+            50 ms.
+        retry: pauses between rounds.
+        drift_factor: share of the ttl set aside for clocks that run at different rates, from 0 to
+            below 1. The default suits clocks kept by NTP; daemons that slew faster want more.
+        prefix: put before every resource's name; lock keys are exactly prefix + resource.
+        restart_guard: keep a node that may have forgotten a lock from voting until the largest ttl
+            has passed since its start. True takes the larger of `ttl` and the largest one asked for;
+            clients that share names with longer ttls give the seconds; False switches it off.
+
+        Raises TypeError for a wrong type, ConfigurationError for a wrong value, before any I/O.
+        """
+        self._session: Session | None = None
+        self._closed = False
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix must be str, not {type(prefix).__name__}")
+        self._prefix = resource_bytes(prefix) if prefix else b""
+        if isinstance(drift_factor, bool) or not isinstance(drift_factor, (int, float)):
+            raise TypeError(f"drift_factor must be a number, not {type(drift_factor).__name__}")
+        if not 0 <= drift_factor < 1:
+            raise ConfigurationError(f"drift_factor={drift_factor!r}: must be from 0 to below 1")
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(f"retry must be a RetryPolicy, not {type(retry).__name__}")
+        timeout = None if node_timeout is None else seconds("node_timeout", node_timeout)
+        guard: float | bool = (
+            restart_guard
+            if isinstance(restart_guard, bool)
+            else seconds("restart_guard", restart_guard)
+        )
+        self._wait = _wait_of(wait)
+        self._options = Options(
+            terms=LockTerms.of(ttl, drift_factor=drift_factor, node_timeout=timeout),
+            retry=retry or RetryPolicy(),
+            drift_factor=float(drift_factor),
+            node_timeout=timeout,
+            restart_guard=guard,
+        )
+        self._runtime = Runtime()
+        self._nodes = _nodes_of(nodes, self._prefix)
+
+    def __call__(
+        self,
+        resource: str | bytes,
+        *,
+        ttl: Seconds | EllipsisType = ...,
+        wait: Seconds | EllipsisType | None = ...,
+        renew: bool = True,
+        max_hold: Seconds | None = 3600.0,
+        on_lost: OnLost = "cancel",
+    ) -> Lock:
+        """A request for `resource`; nothing is sent yet.
+
+        resource: what to protect: a non-empty str (UTF-8) or bytes.
+        ttl: seconds the lock lives if its holder dies; the client's by default.
+        wait: seconds to wait for it; 0 tries one round, None waits for ever; the client's by default.
+        renew: extend in the background while it is held.
+        max_hold: seconds it may be held in all, renewals included, at least `ttl`; None lifts the
+            bound.
+        on_lost: "cancel" stops the body of `async with` at its next await and raises LeaseLost,
+            "notify" only raises at the exit, "ignore" leaves quietly; `Lease.is_lost` and
+            `Lease.lost()` tell in each case.
+
+        Raises TypeError for a wrong type, ConfigurationError for a wrong value.
+        """
+        terms = self._options.terms
+        if ttl is not ...:
+            terms = LockTerms.of(
+                ttl,
+                drift_factor=self._options.drift_factor,
+                node_timeout=self._options.node_timeout,
+            )
+        if not isinstance(renew, bool):
+            raise TypeError(f"renew must be True or False, not {type(renew).__name__}")
+        hold = None if max_hold is None else seconds("max_hold", max_hold)
+        if hold is not None and hold < terms.ttl:
+            raise ConfigurationError(
+                f"max_hold={max_hold!r}: must not be shorter than ttl={terms.ttl:g} s; "
+                "None lifts the bound"
+            )
+        if on_lost not in ("cancel", "notify", "ignore"):
+            raise ConfigurationError(f"on_lost={on_lost!r}: must be 'cancel', 'notify' or 'ignore'")
+        return Lock(
+            self,
+            resource,
+            self._prefix + resource_bytes(resource),
+            terms,
+            self._wait if wait is ... else _wait_of(wait),
+            renew=renew,
+            max_hold=hold,
+            on_lost=on_lost,
+        )
+
+    def session(self) -> Session:
+        """The session in the running loop, made at first use.
+
+        Raises ConfigurationError if the client is closed, in use in another loop, or the parent's.
+        """
+        if self._closed:
+            raise closed_error()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigurationError(
+                "a Redlock works in a running asyncio loop only (not under trio, not outside a loop)"
+            ) from None
+        session = self._session
+        if session is not None:
+            if not session.is_here:
+                raise ConfigurationError(
+                    "this Redlock was used before the fork and belongs to the parent process: "
+                    "make a new one in the child"
+                )
+            if session.loop is loop:
+                return session
+            if not session.loop.is_closed():
+                raise ConfigurationError(
+                    "this Redlock is in use in another event loop that still lives: make one Redlock "
+                    "per loop, or aclose() it there first"
+                )
+            session.drop()
+        self._session = session = Session(self._nodes, self._runtime, self._options)
+        return session
+
+    @property
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """How each node stands now, in the order they were given."""
+        return tuple(node.status for node in self._nodes)
+
+    async def inspect(self, resource: str | bytes) -> Inspection:
+        """Ask all nodes who holds `resource`; takes at most one node timeout."""
+        looked = await self._look(resource)
+        sightings = [cause if isinstance(cause, Sighting) else None for cause in looked.causes]
+        holder = _quorum_holder(sightings, looked.quorum)
+        lefts = sorted(
+            (s.remaining_ms / 1000 for s in sightings if s is not None and s.token == holder),
+            reverse=True,
+        )
+        return Inspection(
+            resource=resource,
+            holder=None if holder is None else digest(holder),
+            remaining=None if holder is None else lefts[looked.quorum - 1],
+            nodes=tuple(
+                NodeSighting(
+                    node.name,
+                    None if seen is None else digest(seen.token),
+                    None if seen is None else seen.remaining_ms / 1000,
+                    cause if isinstance(cause, str) else "",
+                )
+                for node, seen, cause in zip(self._nodes, sightings, looked.causes, strict=True)
+            ),
+        )
+
+    async def is_locked(self, resource: str | bytes) -> bool:
+        """Whether anybody, this client included, holds `resource`: asks the nodes.
+
+        Raises QuorumUnreachable if too few nodes answer to tell.
+        """
+        looked = await self._look(resource)
+        sightings = [cause for cause in looked.causes if isinstance(cause, Sighting)]
+        if _quorum_holder(sightings, looked.quorum) is not None:
+            return True
+        most = max(Counter(seen.token for seen in sightings).values(), default=0)
+        if most + looked.broken < looked.quorum:
+            return False
+        session = self.session()
+        elapsed = session.runtime.clock() - looked.started_at
+        raise QuorumUnreachable(
+            resource, elapsed, 1, session.engine.outcomes(looked), "can't tell whether it is locked"
+        )
+
+    async def _look(self, resource: str | bytes) -> Round:
+        key = self._prefix + resource_bytes(resource)
+        session = self.session()
+        await session.contact(session.runtime.clock())
+        looked = session.engine.inspect(key, self._options.terms.node_timeout)
+        await looked.decided(session.loop)
+        return looked
+
+    async def __aenter__(self) -> Self:
+        """Connect to all nodes; waits up to two seconds until a quorum can vote."""
+        session = self.session()
+        await session.contact(session.runtime.clock() + CONTACT_S)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release all leases, turn waiters away, close the connections: about two node timeouts.
+
+        Idempotent. Afterwards everything that is asked of this client raises ConfigurationError.
+        """
+        session = self._session
+        if self._closed or session is None:
+            self._closed = True
+            return
+        if not session.is_here or session.loop.is_closed():
+            session.drop()
+        else:
+            session.check_here("close the client")
+            self._closed = True
+            await session.close(self._options.terms.node_timeout)
+        self._closed = True
+        self._session = None
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is None or self._closed or not session.is_here:
+            return
+        warnings.warn(
+            f"{self!r} was never closed: use 'async with', or 'await redlock.aclose()'",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        if session.loop.is_closed():
+            session.drop()
+        else:
+            # Whatever thread collects this, the connections belong to the loop's.
+            session.loop.call_soon_threadsafe(session.drop)
+
+    def __repr__(self) -> str:
+        return f"<Redlock {', '.join(node.name for node in self._nodes)}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Redlock can't be pickled: make one in each process, from the URLs")
+
+
+def _wait_of(wait: object) -> float | None:
+    return None if wait is None else seconds("wait", wait, zero=True)
+
+
+def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
+    """The nodes as voters; loads the kind of node at call time, so that others can be added."""
+    from aioredlock2._nodes.redis import RedisNode  # noqa: PLC0415
+
+    if isinstance(given, (str, bytes)):
+        raise TypeError("nodes must be a list of nodes, not a single URL: write [url]")
+    try:
+        listed = list(given)
+    except TypeError:
+        raise TypeError(f"nodes must be a list of nodes, not {type(given).__name__}") from None
+    nodes: list[Node] = []
+    for one in listed:
+        node = one if isinstance(one, Node) else RedisNode(one, prefix)
+        for other in nodes:
+            if other.address == node.address:
+                raise ConfigurationError(
+                    f"nodes {other.name} and {node.name} are the same address: one server may never "
+                    "have two votes"
+                )
+        nodes.append(node)
+    if not nodes:
+        raise ConfigurationError("nodes=[]: must name at least one node")
+    if len(nodes) % 2 == 0:
+        logger.warning(
+            "%d nodes need a quorum of %d, like %d nodes would, and survive no more failures: "
+            "an odd number is better",
+            len(nodes),
+            quorum_of(len(nodes)),
+            len(nodes) + 1,
+        )
+    return tuple(nodes)
+
+
+def _quorum_holder(sightings: Iterable[Sighting | None], quorum: int) -> bytes | None:
+    counted = Counter(seen.token for seen in sightings if seen is not None)
+    token, count = max(counted.items(), key=lambda item: item[1], default=(b"", 0))
+    return token if count >= quorum else None

@@ -1,0 +1,59 @@
+"""How long to pause between the rounds of one attempt.
+
+Rivals who retry in step split the votes for ever, so each pause is drawn afresh ("full jitter", AWS
+Architecture Blog, "Exponential Backoff And Jitter"), with a floor that lets whoever is ahead finish
+its round: a pause of nearly nothing would only get in its way.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from aioredlock2._core.terms import seconds
+from aioredlock2.errors import ConfigurationError
+
+__all__ = ["RetryPolicy"]
+
+ROUNDS_TO_SIT_OUT = 2
+"""A pause is at least this many times as long as the round before it took: rivals are as far away."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Pauses between rounds while somebody else holds the lock or too few nodes answer.
+
+    The n-th pause (n from 0) is drawn between `floor` and min(`cap`, `floor` * `growth` ** (n + 1)).
+    How long to go on is not decided here: that is the lock's `wait`.
+    """
+
+    floor: float = 0.01
+    """Shortest pause in seconds, more than 0."""
+    cap: float = 0.25
+    """Longest pause in seconds, at least `floor`."""
+    growth: float = 2.0
+    """Factor by which the upper end grows from pause to pause, at least 1."""
+    jitter: float = 1.0
+    """Share of the span that is drawn at random: 1 is full jitter, 0 always takes the upper end."""
+
+    def __post_init__(self) -> None:
+        seconds("floor", self.floor)
+        seconds("cap", self.cap)
+        if self.cap < self.floor:
+            raise ConfigurationError(f"cap={self.cap!r}: must be at least floor={self.floor!r}")
+        for name, value, low, high in (
+            ("growth", self.growth, 1.0, math.inf),
+            ("jitter", self.jitter, 0.0, 1.0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+            if not (low <= value <= high) or math.isinf(value):
+                raise ConfigurationError(f"{name}={value!r}: must be from {low:g} to {high:g}")
+
+    def pause(self, n: int, round_took: float, rng: random.Random) -> float:
+        """Seconds to pause after failed round `n` (from 0), which took `round_took` seconds."""
+        # The exponent is bounded: growth ** n overflows a float long before anybody stops waiting.
+        top = min(self.cap, self.floor * self.growth ** min(n + 1, 64))
+        drawn = top - self.jitter * rng.random() * (top - self.floor)
+        return max(drawn, ROUNDS_TO_SIT_OUT * round_took)

@@ -1,0 +1,186 @@
+"""Rounds: ask every node at once, count, decide, clean up behind; and the attempts made of them.
+
+Knows nodes only by their contract (`_node.py`). Time is the runtime's clock throughout, except for the
+loop's own timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from aioredlock2._core.ballot import (
+    Ballot,
+    Rule,
+    Verdict,
+    grant_rule,
+    inspect_rule,
+    renew_rule,
+    revoke_rule,
+)
+from aioredlock2._core.terms import LockTerms
+from aioredlock2._gate import Deadlines, Gate
+from aioredlock2._node import Node, Request, Verb
+from aioredlock2._runtime import Runtime
+from aioredlock2.outcomes import NodeOutcome, Vote
+
+__all__ = ["NEVER_SENT", "Engine", "Round"]
+
+NEVER_SENT = "never sent"
+PENDING = Verdict.PENDING
+
+
+class Round(Ballot):
+    """One question to all nodes, its votes, and who is told when it is decided."""
+
+    __slots__ = ("_waiters", "holds_place", "on_closed", "on_decided", "request", "started_at")
+
+    def __init__(self, nodes: int, rule: Rule, request: Request, started_at: float) -> None:
+        super().__init__(nodes, rule)
+        self.request = request
+        self.started_at = started_at
+        """Read just before the first byte left."""
+        self.on_decided: Callable[[Round], None] | None = None
+        self.on_closed: Callable[[Round], None] | None = None
+        self.holds_place: Gate | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def decided(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for the verdict: at most one node timeout. May be cancelled; the round goes on."""
+        if self.verdict is PENDING:
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def on_verdict(self) -> None:
+        """Free the place, wake whoever waits."""
+        if self.holds_place is not None:
+            self.holds_place.leave()
+            self.holds_place = None
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self.on_decided is not None:
+            self.on_decided(self)
+
+    def on_last_vote(self) -> None:
+        """Every node was heard, or the deadline has passed."""
+        if self.on_closed is not None:
+            self.on_closed(self)
+
+
+class Engine:
+    """The rounds of one client in one loop."""
+
+    def __init__(
+        self, nodes: Sequence[Node], runtime: Runtime, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.nodes = nodes
+        self.runtime = runtime
+        self.loop = loop
+        self.gate = Gate()
+        self._deadlines = Deadlines(loop, self._expire)
+
+    async def grant(self, key: bytes, terms: LockTerms) -> Round:
+        """One round to obtain `key` under a fresh token; returns when it is decided.
+
+        Whoever calls it judges the result (verdict *and* time) and calls `clean_up` unless it keeps
+        the lock. Cancelled at its one await, the round cleans up behind itself before it raises.
+        """
+        if not self.gate.enter_now():
+            await self.gate.wait(self.loop)  # cancelled here: nothing was sent yet
+        request = Request(Verb.GRANT, key, self.runtime.new_token(), terms.ttl_ms)
+        asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
+        asked.holds_place = self.gate
+        for index, node in enumerate(self.nodes):
+            if asked.verdict is PENDING:
+                node.ask(request, asked, index)
+            else:
+                asked.skip(index, Vote.FAULTED, "not asked, the others had decided it")
+        if asked.unheard:
+            self._deadlines.watch(asked, terms.node_timeout)
+        if asked.verdict is PENDING:
+            try:
+                await asked.decided(self.loop)
+            except asyncio.CancelledError:
+                self.clean_up(asked)
+                raise
+        return asked
+
+    def renew(
+        self,
+        request: Request,
+        terms: LockTerms,
+        *,
+        on_decided: Callable[[Round], None],
+        on_closed: Callable[[Round], None],
+    ) -> Round:
+        """Start a round that extends; the callbacks may be called before this returns.
+
+        The caller has taken a place at the gate; the round gives it up.
+        """
+        asked = Round(len(self.nodes), renew_rule, request, self.runtime.clock())
+        asked.holds_place = self.gate
+        asked.on_decided, asked.on_closed = on_decided, on_closed
+        for index, node in enumerate(self.nodes):
+            node.ask(request, asked, index)
+        if asked.unheard:
+            self._deadlines.watch(asked, terms.node_timeout)
+        return asked
+
+    def revoke(self, key: bytes, token: bytes, terms: LockTerms, sent_to: int) -> Round:
+        """Delete `key` if it is `token`'s, on the nodes in the bit set `sent_to`. Written at once."""
+        request = Request(Verb.REVOKE, key, token, terms.ttl_ms)
+        asked = Round(len(self.nodes), revoke_rule, request, self.runtime.clock())
+        for index, node in enumerate(self.nodes):
+            if sent_to >> index & 1:
+                node.ask(request, asked, index)
+            else:
+                asked.cast(index, Vote.DENIED, NEVER_SENT)
+        if asked.unheard:
+            self._deadlines.watch(asked, terms.node_timeout)
+        return asked
+
+    def inspect(self, key: bytes, node_timeout: float) -> Round:
+        """Ask every node what it has under `key`."""
+        request = Request(Verb.INSPECT, key)
+        asked = Round(len(self.nodes), inspect_rule, request, self.runtime.clock())
+        for index, node in enumerate(self.nodes):
+            node.ask(request, asked, index)
+        if asked.unheard:
+            self._deadlines.watch(asked, node_timeout)
+        return asked
+
+    def clean_up(self, lost: Round) -> None:
+        """Take back a round that is not kept: a delete behind its SET, wherever that may have gone.
+
+        Without an await, so that nothing can come between: it runs whole, also while a cancellation
+        is being delivered. Nobody waits for the answers.
+        """
+        lost.withdrawn = True
+        asked = lost.request
+        request = Request(Verb.REVOKE, asked.key, asked.token, asked.ttl_ms)
+        for index, node in enumerate(self.nodes):
+            if not lost.unsent >> index & 1 and lost.votes[index] is not Vote.DENIED:
+                node.ask(request, None, index)
+
+    def sent_to(self, asked: Round) -> int:
+        """The nodes that may have seen this round's request, as a bit set."""
+        return ~asked.unsent & (1 << len(self.nodes)) - 1
+
+    def outcomes(self, asked: Round) -> tuple[NodeOutcome, ...]:
+        """The votes so far, for people."""
+        return tuple(
+            NodeOutcome(node.name, vote, cause if isinstance(cause, str) else "")
+            for node, vote, cause in zip(self.nodes, asked.votes, asked.causes, strict=True)
+        )
+
+    def close(self) -> None:
+        """Stop the timers; undecided rounds stay undecided."""
+        self._deadlines.cancel()
+
+    def _expire(self, ballot: Ballot) -> None:
+        for index, vote in enumerate(ballot.votes):
+            if vote is Vote.PENDING:
+                self.nodes[index].missed()
+        ballot.expire()

@@ -1,0 +1,144 @@
+"""Two things every round of a client shares: a bound on how many are in flight, and one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from aioredlock2._core.ballot import Ballot
+
+__all__ = ["Deadlines", "Gate"]
+
+ROUNDS_MAX = 512
+"""Rounds in flight per client; a bigger burst would only time itself out."""
+LATE_S = 0.005
+"""A deadline that fires later than this was held up by a busy loop."""
+
+
+class Gate:
+    """Lets so many rounds in at a time, the rest in order of arrival."""
+
+    __slots__ = ("_inside", "_queue")
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._queue: deque[Callable[[], bool]] = deque()
+
+    def enter(self, then: Callable[[], bool]) -> None:
+        """Call `then` when there is room, perhaps at once; it returns False to decline its place."""
+        if self._inside < ROUNDS_MAX:
+            self._inside += 1
+            if not then():
+                self.leave()
+        else:
+            self._queue.append(then)
+
+    def enter_now(self) -> bool:
+        """Take a place if there is one free."""
+        if self._inside < ROUNDS_MAX:
+            self._inside += 1
+            return True
+        return False
+
+    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a place. Cancelled: the place goes to the next."""
+        future: asyncio.Future[None] = loop.create_future()
+
+        def take() -> bool:
+            if future.done():
+                return False
+            future.set_result(None)
+            return True
+
+        self.enter(take)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give a place up."""
+        while self._queue:
+            if self._queue.popleft()():
+                return
+        self._inside -= 1
+
+
+class Deadlines:
+    """Ends rounds when their time is over, with one loop timer for each node timeout in use.
+
+    Rounds with equal timeouts are due in the order they began, so a queue is enough; a round that was
+    heard by all nodes in time is dropped from it when its turn comes.
+
+    A deadline never fires on the spot. It lets two more loop turns pass (uvloop runs timers before
+    I/O), or a short grace if the loop was busy, so that replies that already lie in the sockets are
+    read first: a blocked loop must not make healthy nodes look silent.
+    """
+
+    __slots__ = ("_loop", "_on_expiry", "_queues", "_timers")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[Ballot], None]
+    ) -> None:
+        self._loop = loop
+        self._on_expiry = on_expiry
+        self._queues: dict[float, deque[tuple[float, Ballot]]] = {}
+        self._timers: dict[float, asyncio.Handle] = {}
+
+    def watch(self, ballot: Ballot, timeout: float) -> None:
+        """End `ballot` by `on_expiry` if it is not complete `timeout` seconds from now."""
+        due_at = self._loop.time() + timeout
+        queue = self._queues.get(timeout)
+        if queue is None:
+            queue = self._queues[timeout] = deque()
+        queue.append((due_at, ballot))
+        if timeout not in self._timers:
+            self._timers[timeout] = self._loop.call_at(due_at, self._due, timeout)
+
+    def cancel(self) -> None:
+        """Stop all timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._queues.clear()
+
+    def _due(self, timeout: float) -> None:
+        due_at = self._queues[timeout][0][0]
+        now = self._loop.time()
+        if not self._prune(timeout):
+            return
+        if self._queues[timeout][0][0] > now:
+            self._again(timeout)
+        elif now - due_at > LATE_S:
+            self._timers[timeout] = self._loop.call_later(LATE_S, self._expire, timeout, now)
+        else:
+            self._timers[timeout] = self._loop.call_soon(self._after_io, timeout, now)
+
+    def _after_io(self, timeout: float, until: float) -> None:
+        self._timers[timeout] = self._loop.call_soon(self._expire, timeout, until)
+
+    def _expire(self, timeout: float, until: float) -> None:
+        queue = self._queues[timeout]
+        while queue and queue[0][0] <= until:
+            _, ballot = queue.popleft()
+            if ballot.unheard:
+                self._on_expiry(ballot)
+        if self._prune(timeout):
+            self._again(timeout)
+
+    def _again(self, timeout: float) -> None:
+        due_at = self._queues[timeout][0][0]
+        self._timers[timeout] = self._loop.call_at(due_at, self._due, timeout)
+
+    def _prune(self, timeout: float) -> bool:
+        """Drop complete rounds from the head; whether any is left. Without one, the timer rests."""
+        queue = self._queues[timeout]
+        while queue and not queue[0][1].unheard:
+            queue.popleft()
+        if queue:
+            return True
+        del self._queues[timeout], self._timers[timeout]
+        return False

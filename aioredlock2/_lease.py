@@ -1,0 +1,240 @@
+"""The handle of a lease: what the user holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import warnings
+from typing import NoReturn
+
+import anyio
+
+from aioredlock2._core.ballot import Verdict
+from aioredlock2._core.lease_state import LeaseState
+from aioredlock2._engine import NEVER_SENT, Round
+from aioredlock2._hold import Hold
+from aioredlock2._node import Node
+from aioredlock2._runtime import digest
+from aioredlock2._session import Session
+from aioredlock2.errors import ConfigurationError
+from aioredlock2.outcomes import NodeOutcome, NodeRelease, Removal, Vote
+
+__all__ = ["Lease", "ReleaseReport"]
+
+ABSENT = "no key there any more"
+
+
+class ReleaseReport:
+    """What a release found, node by node.
+
+    It is live: nodes that had not answered when `release` returned read PENDING, and are final at the
+    latest when the node timeout has passed.
+    """
+
+    __slots__ = ("_lost", "_nodes", "_round")
+
+    def __init__(self, nodes: tuple[Node, ...], revoked: Round, *, lost: bool) -> None:
+        self._nodes = nodes
+        self._round = revoked
+        self._lost = lost
+
+    @property
+    def nodes(self) -> tuple[NodeRelease, ...]:
+        """Per node, in the order they were configured."""
+        votes, causes = self._round.votes, self._round.causes
+        return tuple(
+            NodeRelease(
+                node.name,
+                removal := _removal(votes[index], causes[index]),
+                str(causes[index]) if removal is Removal.UNREACHABLE else "",
+            )
+            for index, node in enumerate(self._nodes)
+        )
+
+    @property
+    def outcome(self) -> str:
+        """In one word: "clean", "expired", "lost" or "unknown".
+
+        "clean": a quorum of nodes had the key and deleted it while the lease was held. "lost": the
+        lease was lost before, or another owner is there now. "expired": a quorum answered, and the
+        key was gone. "unknown": too few nodes answered; what they keep ends with the ttl.
+        """
+        removals = [node.removal for node in self.nodes]
+        blocking = len(removals) - self._round.quorum + 1
+        if self._lost or removals.count(Removal.OTHER_OWNER) >= blocking:
+            return "lost"
+        if removals.count(Removal.DELETED) >= self._round.quorum:
+            return "clean"
+        gone = (Removal.DELETED, Removal.ABSENT, Removal.OTHER_OWNER, Removal.NEVER_SENT)
+        answered = sum(removal in gone for removal in removals)
+        return "expired" if answered >= self._round.quorum else "unknown"
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{node.node}: {node.removal.value}" for node in self.nodes)
+        return f"<ReleaseReport {self.outcome}: {nodes}>"
+
+
+def _removal(vote: Vote, cause: object) -> Removal:
+    if vote is Vote.GRANTED:
+        return Removal.DELETED
+    if vote is Vote.DENIED:
+        if cause == NEVER_SENT:
+            return Removal.NEVER_SENT
+        return Removal.ABSENT if cause == ABSENT else Removal.OTHER_OWNER
+    return Removal.PENDING if vote is Vote.PENDING else Removal.UNREACHABLE
+
+
+class Lease:
+    """A resource held until `valid_until`, by this handle alone.
+
+    Made by `Lock.acquire`, `Lock.try_acquire` and `async with`. Keep the handle: when it is dropped
+    while the lease is held, renewal stops and the lease runs out, with one ResourceWarning. It may be
+    released and extended from any task of its loop.
+    """
+
+    __slots__ = ("__weakref__", "_client", "_hold", "_session")
+
+    def __init__(self, hold: Hold, session: Session, client: object) -> None:
+        self._hold = hold
+        self._session = session
+        # Kept alive: a client that is dropped lets go of its connections.
+        self._client = client
+
+    @property
+    def resource(self) -> str | bytes:
+        """The resource, as it was asked for."""
+        return self._hold.resource
+
+    @property
+    def valid_until(self) -> float:
+        """The instant until which it may be relied on, by the runtime's clock (on Linux
+        CLOCK_BOOTTIME, which counts suspend); moves forward with each extension that counts.
+        """
+        return self._hold.valid_until
+
+    def remaining(self) -> float:
+        """Seconds of validity left, read from the clock now; 0.0 when it is lost or released."""
+        now = self._session.runtime.clock()
+        if not (self._hold.is_valid(now) and self._session.is_here):
+            return 0.0
+        return self._hold.valid_until - now
+
+    @property
+    def is_held(self) -> bool:
+        """True while it is held, neither lost nor released, by the clock as it is now."""
+        return self.remaining() > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """True once it was lost, by vote or by the clock as it is now. Never turns back.
+
+        In a forked child the parent's leases are lost.
+        """
+        if self._hold.state is LeaseState.HELD:
+            return not self.is_held
+        return self._hold.state is LeaseState.LOST
+
+    @property
+    def is_released(self) -> bool:
+        """True once it was given back while it was held."""
+        return self._hold.state is LeaseState.RELEASED
+
+    @property
+    def digest(self) -> str:
+        """A short name of this one lease for logs; the same that `inspect` shows as holder."""
+        return digest(self._hold.token)
+
+    @property
+    def votes(self) -> tuple[NodeOutcome, ...]:
+        """Per node, its vote in the latest round that counted; late answers still fill in."""
+        return self._session.engine.outcomes(self._hold.round)
+
+    async def lost(self) -> bool:
+        """Wait for the end: True when the lease is lost, False when it is released."""
+        hold = self._hold
+        if hold.state is LeaseState.HELD:
+            waiter: asyncio.Future[bool] = self._loop("wait for the loss of").create_future()
+            hold.loss_waiters.append(waiter)
+            try:
+                return await waiter
+            finally:
+                with contextlib.suppress(ValueError):
+                    hold.loss_waiters.remove(waiter)
+        return hold.state is LeaseState.LOST
+
+    async def extend(self, ttl: object = None) -> None:
+        """Set the remaining time to `ttl` (seconds or timedelta; the lease's own if None), now.
+
+        Sets, never adds. Tried again while the validity lasts; returns when a quorum has confirmed.
+        A new `ttl` also holds for the renewals to come; a shorter one takes effect when it is sent.
+        Raises LeaseLost if the lease is lost, before or meanwhile, LeaseReleased if it was released,
+        TypeError or ConfigurationError for a `ttl` that can't work. Cancelling gives up the wait,
+        not the extension.
+        """
+        self._loop("extend")
+        terms = self._hold.terms
+        if ttl is not None:
+            terms = self._session.terms(ttl)
+            max_hold = self._hold.hold_until
+            if max_hold is not None and terms.ttl > max_hold - self._hold.held_since:
+                raise ConfigurationError(
+                    f"ttl={ttl!r}: must not be longer than the lease's max_hold"
+                )
+            self._session.note_ttl(terms.ttl)
+        await self._session.watchdog.extend(self._hold, terms)
+
+    async def release(self) -> ReleaseReport:
+        """Give the lease back; returns when a quorum has answered, at most after one node timeout.
+
+        The deletes are on the wire before the first await: a cancellation only gives up the wait.
+        Never raises because of the nodes: read the report. Releasing again sends nothing and reports
+        the same; releasing a lost lease makes one best-effort round.
+        """
+        self._loop("release")
+        revoked = self._session.watchdog.release(self._hold)
+        await released(self._session, self._hold, shield=False)
+        lost = self._hold.state is LeaseState.LOST
+        return ReleaseReport(tuple(self._session.nodes), revoked, lost=lost)
+
+    def _loop(self, what: str) -> asyncio.AbstractEventLoop:
+        """The loop of this lease, if it is the running one."""
+        return self._session.check_here(f"{what} the lease of {self.resource!r}")
+
+    def __repr__(self) -> str:
+        state = "lost" if self.is_lost else self._hold.state.value
+        left = f", {self.remaining():.3f} s left" if self.is_held else ""
+        return f"<Lease {self.resource!r} {state}{left}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Lease can't be pickled: it belongs to its process; pass the result instead"
+        )
+
+    def __del__(self) -> None:
+        hold = getattr(self, "_hold", None)
+        if hold is None or hold.state is not LeaseState.HELD or hold.abandoned:
+            return
+        hold.abandoned = True
+        warnings.warn(
+            f"the lease of {hold.resource!r} was dropped while held: it is no longer renewed; "
+            "keep the Lease, release it, or use 'async with'",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+
+async def released(session: Session, hold: Hold, *, shield: bool) -> None:
+    """Wait until a quorum has answered the release of `hold`, at most one node timeout.
+
+    `shield` keeps a cancelled anyio scope from cutting the wait short; a native cancellation still
+    ends it, which loses nothing but the wait.
+    """
+    revoked = hold.revoked
+    if revoked is None or revoked.verdict is not Verdict.PENDING or session.closed:
+        return
+    if shield:
+        with anyio.CancelScope(shield=True):
+            await revoked.decided(session.loop)
+    else:
+        await revoked.decided(session.loop)

@@ -1,0 +1,394 @@
+"""A Redis or Valkey master as a node: one connection, kept up, and what the server said over it.
+
+Decides whether this server votes now. Knows nothing of rounds and quorums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import cast
+
+from aioredlock2._core.ballot import Ballot
+from aioredlock2._node import NodeHost, NodeState, NodeStatus, Request, Verb
+from aioredlock2._redis import dialect
+from aioredlock2._redis.dialect import Dialect, Form, Refusal
+from aioredlock2._redis.greeting import Greeting, greeting_commands, read_greeting
+from aioredlock2._redis.handshake import DIAL_S_MAX, Dialer, DialError
+from aioredlock2._redis.transport import Link
+from aioredlock2.outcomes import Vote
+
+__all__ = ["RedisNode"]
+
+logger = logging.getLogger("aioredlock2")
+
+REDIAL_S_FIRST = 0.02
+REDIAL_S_UNFIT = 1.0
+STABLE_S = 1.0
+"""A link that lived shorter counts as a failed dial: no tight loop with a server that hangs up."""
+OWED_MAX = 20_000
+"""Deletes kept for a node that is away; the oldest beyond that are left to their ttl."""
+
+Refused = tuple[str, bool]
+"""The first refusal's text, and whether one of them was for good."""
+Slot = tuple[Form, Request, Ballot | None, int, Refused | None]
+
+
+class RedisNode:
+    """One server, by whatever redis-py can dial."""
+
+    def __init__(self, given: object, probe_key: bytes) -> None:
+        self._dialer = Dialer(given)
+        self.name = self._dialer.name
+        self.address = self._dialer.address
+        self._probe_key = probe_key
+        self._reset()
+        # What is known of the server outlives the connection.
+        self._run_id: str | None = None
+        self._alive_since = -math.inf
+        self._server = ""
+        self._warned: set[str] = set()
+
+    def _reset(self) -> None:
+        self._host: NodeHost | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._link: Link | None = None
+        self._up_at = 0.0
+        self._dialect = Dialect()
+        self._state = NodeState.CONNECTING
+        self._cause = "not connected yet"
+        self._dialling: asyncio.Task[None] | None = None
+        self._alarm = asyncio.Event()
+        self._guard: asyncio.TimerHandle | None = None
+        self._guard_until = 0.0
+        self._owed: dict[bytes, Request] = {}
+
+    # Asked by the engine.
+
+    def open(self, host: NodeHost) -> None:
+        """Start to connect and keep connected, in the running loop."""
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._start_dialling(REDIAL_S_FIRST, at_once=True)
+
+    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+        """Put one request on its way; see `_node.py`."""
+        link = self._link
+        verb = request.verb
+        if link is None:
+            if verb is Verb.REVOKE:
+                self._owe(request)
+            if ballot is not None:
+                ballot.skip(index, Vote.FAULTED, self._cause)
+            return
+        if verb is Verb.GRANT or verb is Verb.RENEW:
+            if self._state is not NodeState.UP:
+                if ballot is not None:
+                    ballot.skip(index, Vote.FAULTED, self._guard_text())
+                return
+            if link.overdue:
+                # Only deletes go to a server that is behind: nothing piles up that could lock.
+                if ballot is not None:
+                    ballot.skip(index, Vote.MISSING, "still owes earlier answers")
+                return
+        form = self._dialect.form(verb)
+        link.send(dialect.pack(form, request), (form, request, ballot, index, None), form.replies)
+
+    def missed(self) -> None:
+        """A round's deadline has passed without this node's answer."""
+        if self._link is not None:
+            self._link.missed()
+
+    def hurry(self) -> None:
+        """Somebody waits for this node: dial soon if it is not connected."""
+        if self._link is None:
+            self._alarm.set()
+
+    def regard(self) -> None:
+        """The guard period has changed: judge again whether this node votes."""
+        if self._link is not None:
+            self._judge()
+
+    @property
+    def idle(self) -> bool:
+        """True if no answer is outstanding."""
+        return self._link is None or self._link.idle
+
+    @property
+    def status(self) -> NodeStatus:
+        """How it stands now."""
+        guarded = self._state is NodeState.GUARDED
+        return NodeStatus(
+            name=self.name,
+            state=self._state,
+            cause=self._guard_text() if guarded else self._cause,
+            server=self._server,
+            commands=self._dialect.commands if self._link is not None else None,
+            guard_left=self._guard_left() if guarded else 0.0,
+        )
+
+    def drop(self) -> None:
+        """Let go of everything at once, also when the loop it was opened in is closed."""
+        link, task, guard, loop = self._link, self._dialling, self._guard, self._loop
+        self._reset()
+        if loop is None or loop.is_closed():
+            if link is not None:
+                link.discard()
+            return
+        if guard is not None:
+            guard.cancel()
+        if task is not None:
+            task.cancel()
+        if link is not None:
+            link.attach(None)
+            link.abort("client closed")
+
+    # Dialling.
+
+    def _start_dialling(self, pause: float, *, at_once: bool = False) -> None:
+        self._dialling = self._the_loop.create_task(
+            self._dial_until_up(pause, at_once), name=f"aioredlock2 dials {self.name}"
+        )
+
+    async def _dial_until_up(self, pause: float, at_once: bool) -> None:
+        """Dial until a server is there that may vote. Cancelled only by `drop` or the loop's end."""
+        cap = None
+        while True:
+            if not at_once:
+                await self._rest(pause, cap)
+                pause *= 2
+            at_once = False
+            try:
+                async with asyncio.timeout(DIAL_S_MAX):
+                    link = await self._dialer.dial()
+                    greeting = await _greet(
+                        link, self._probe_key, self._the_host.runtime.new_token()
+                    )
+            except TimeoutError:
+                cap = self._fail(f"no answer to the greeting within {DIAL_S_MAX:g} s")
+            except DialError as error:
+                cap = self._fail(str(error))
+            else:
+                unfit = greeting.unfit or self._double(greeting)
+                if not unfit:
+                    self._dialling = None
+                    self._rise(link, greeting)
+                    return
+                link.close()
+                cap = self._fail(unfit, unfit=True)
+
+    async def _rest(self, pause: float, cap: float | None) -> None:
+        """Sleep between dials: jittered, and cut short when somebody comes to wait."""
+        host, alarm = self._the_host, self._alarm
+        started_at = host.runtime.clock()
+        drawn = pause * (0.5 + host.runtime.rng.random() / 2)
+        while True:
+            longest = host.redial_cap() if cap is None else cap
+            left = started_at + min(drawn, longest) - host.runtime.clock()
+            if left <= 0:
+                return
+            alarm.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await alarm.wait()
+            except TimeoutError:
+                return
+
+    @property
+    def _the_host(self) -> NodeHost:
+        return cast("NodeHost", self._host)
+
+    @property
+    def _the_loop(self) -> asyncio.AbstractEventLoop:
+        return cast("asyncio.AbstractEventLoop", self._loop)
+
+    def _double(self, greeting: Greeting) -> str:
+        if greeting.run_id is None:
+            return ""
+        other = self._the_host.claim(self, greeting.run_id)
+        return f"is the same server as {other}" if other else ""
+
+    def _fail(self, cause: str, *, unfit: bool = False) -> float | None:
+        """Note a failed dial; the longest pause before the next, or None for the host's."""
+        news = self._state is not NodeState.DOWN or (unfit and self._cause != cause)
+        self._state, self._cause = NodeState.DOWN, cause
+        if news:
+            logger.log(
+                logging.ERROR if unfit else logging.WARNING, "node %s is down: %s", self.name, cause
+            )
+            self._the_host.changed(self)
+        else:
+            logger.debug("node %s is still down: %s", self.name, cause)
+        return REDIAL_S_UNFIT if unfit else None
+
+    # Up, guarded, lost.
+
+    def _rise(self, link: Link, greeting: Greeting) -> None:
+        host = self._the_host
+        now = host.runtime.clock()
+        self._alive_since = self._start_of(greeting, now)
+        self._run_id = greeting.run_id or self._run_id
+        self._server = greeting.server
+        self._dialect = greeting.dialect
+        self._link = link
+        self._up_at = now
+        link.attach(self)
+        if greeting.evicts:
+            self._warn_once(f"evicts keys at maxmemory ({greeting.evicts}): locks can vanish")
+        for request in self._owed.values():
+            if request.until > now:
+                self.ask(request, None, 0)
+        self._owed.clear()
+        logger.info("node %s is up: %s", self.name, greeting.server)
+        self._judge()
+
+    def _start_of(self, greeting: Greeting, now: float) -> float:
+        """When this server may have begun with an empty memory, as far as can be told."""
+        if greeting.run_id is None:
+            if self._the_host.guard_period() is not None:
+                self._warn_once("INFO is refused: the restart guard can't work here")
+            return self._alive_since
+        if greeting.run_id == self._run_id:
+            return self._alive_since
+        # Uptime follows the server's wall clock, and a promotion doesn't reset it: it is believed
+        # only at first sight, and only if it makes sense.
+        if self._run_id is not None or greeting.uptime is None or greeting.uptime < 0:
+            return now
+        return now - greeting.uptime
+
+    def _judge(self) -> None:
+        """Whether this node votes now; looks again when the guard ends."""
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+        period = self._the_host.guard_period()
+        self._guard_until = self._alive_since + period if period is not None else -math.inf
+        left = self._guard_left()
+        if left > 0:
+            self._state = NodeState.GUARDED
+            self._guard = self._the_loop.call_later(left, self._judge)
+        else:
+            self._state, self._cause = NodeState.UP, ""
+        self._the_host.changed(self)
+
+    def _guard_left(self) -> float:
+        return max(0.0, self._guard_until - self._the_host.runtime.clock())
+
+    def _guard_text(self) -> str:
+        return f"in its restart guard for {self._guard_left():.1f} s more"
+
+    def link_lost(self, cause: str, unanswered: list[Slot]) -> None:
+        """The connection is gone: no votes for what was in flight, dial again."""
+        self._link = None
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+        self._state, self._cause = NodeState.DOWN, cause
+        logger.warning("node %s is down: %s", self.name, cause)
+        lived = self._the_host.runtime.clock() - self._up_at
+        self._start_dialling(REDIAL_S_FIRST, at_once=lived >= STABLE_S)
+        for slot in unanswered:
+            _, request, ballot, index, _ = slot
+            if request.verb is Verb.REVOKE:
+                self._owe(request)
+            if ballot is not None:
+                ballot.cast(index, Vote.FAULTED, cause)
+        self._the_host.changed(self)
+
+    def _owe(self, request: Request) -> None:
+        """Keep a delete for the next connection, until the key has expired anyway."""
+        if self._host is None:
+            return
+        if not request.until:
+            request.until = self._the_host.runtime.clock() + request.ttl_ms / 1000
+        self._owed[request.token] = request
+        if len(self._owed) > OWED_MAX:
+            del self._owed[next(iter(self._owed))]
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("node %s %s", self.name, text)
+
+    # Replies.
+
+    def replied(self, slot: Slot, reply: object) -> None:
+        """One answer, in the order of the requests."""
+        form, request, ballot, index, refused = slot
+        answer = dialect.read(form, request, reply)
+        if isinstance(answer, Refusal):
+            self._ask_otherwise(slot, answer, str(reply))
+            return
+        vote, cause = answer
+        verb = request.verb
+        if refused is not None and refused[1] and vote is not Vote.FAULTED:
+            self._dialect.prefer(verb, form)
+        if ballot is not None:
+            if verb is Verb.REVOKE and vote is Vote.DENIED and cause is None:
+                self._send(dialect.WHOSE, request, ballot, index)
+                return
+            ballot.cast(index, vote, cause)
+        moved = vote is Vote.FAULTED and str(cause).startswith(("READONLY", "NOAUTH"))
+        if moved and self._link is not None:
+            # The master is another one now, or the password: dial and resolve anew.
+            self._link.abort(str(cause))
+
+    def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
+        """The server refused the command, not the question: put it in the next form, same token."""
+        form, request, ballot, index, refused = slot
+        for_good = refusal is Refusal.FOR_GOOD or (refused is not None and refused[1])
+        cause = refused[0] if refused is not None else dialect.cause_of(request, text)
+        following = self._dialect.next_form(request.verb, form)
+        withdrawn = request.verb is Verb.RENEW and ballot is not None and ballot.withdrawn
+        if following is not None and not withdrawn:
+            self._send(following, request, ballot, index, (cause, for_good))
+            return
+        if following is None:
+            self._warn_once(f"allows no command to {request.verb.value} a lock: {cause}")
+        if ballot is not None:
+            ballot.cast(index, Vote.FAULTED, cause)
+
+    def _send(
+        self,
+        form: Form,
+        request: Request,
+        ballot: Ballot | None,
+        index: int,
+        refused: Refused | None = None,
+    ) -> None:
+        if self._link is not None:
+            slot: Slot = (form, request, ballot, index, refused)
+            self._link.send(dialect.pack(form, request), slot, form.replies)
+
+
+class _Greeter:
+    """Collects the replies to the greeting."""
+
+    def __init__(self, expected: int) -> None:
+        self.done: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+        self._replies: list[object] = []
+        self._expected = expected
+
+    def replied(self, _slot: object, reply: object) -> None:
+        self._replies.append(reply)
+        if len(self._replies) == self._expected and not self.done.done():
+            self.done.set_result(self._replies)
+
+    def link_lost(self, cause: str, _unanswered: list[object]) -> None:
+        if not self.done.done():
+            self.done.set_exception(DialError(cause))
+
+
+async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
+    """Ask the server what it is. Cancellation or failure aborts the link."""
+    commands = greeting_commands(probe_key, token)
+    greeter = _Greeter(len(commands))
+    link.attach(greeter)
+    for command in commands:
+        link.send(command, None)
+    try:
+        return read_greeting(await greeter.done)
+    except BaseException:
+        link.abort("greeting failed")
+        raise

@@ -1,0 +1,1 @@
+"""The Redis wire: dialects and greeting (pure), mux (sans-I/O), transport, handshake (redis-py)."""

@@ -1,0 +1,229 @@
+"""PURE: which command asks a server what, and what its reply means.
+
+Each verb has *forms*, the native ones first. A connection prefers one form per verb (found by probing
+at connect, `greeting.py`) and moves on to the next when the server refuses it, within the same request:
+
+    grant    SET key token NX PX ttl                            every server
+    renew    SET key token IFEQ token PX ttl                    Redis >= 8.4, Valkey >= 8.1
+             EVALSHA, then EVAL                                 others
+    revoke   DELEX key IFEQ token                               Redis >= 8.4 (redis.io, DELEX)
+             DELIFEQ key token                                  Valkey >= 9.0 (valkey.io, DELIFEQ)
+             EVALSHA, then EVAL                                 others
+    inspect  GET key + PTTL key
+
+A revoke that finds nothing of ours is followed by EXISTS key where somebody reads the report.
+Two traps these forms avoid: DELEX without a condition deletes whatever is there, and SET ... IFEQ
+without PX removes the ttl. So the condition and the PX are written here, once, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import hiredis
+
+from aioredlock2._node import Request, Sighting, Verb
+from aioredlock2._redis import scripts
+from aioredlock2.outcomes import Vote
+
+__all__ = [
+    "ABSENT",
+    "FORMS",
+    "WHOSE",
+    "Answer",
+    "Command",
+    "Dialect",
+    "Form",
+    "Refusal",
+    "cause_of",
+    "pack",
+    "pack_words",
+    "probe_command",
+    "read",
+    "refusal_of",
+]
+
+Command = tuple[str | int | float | bytes | memoryview, ...]
+Answer = tuple[Vote, object]
+CAUSE_CHARS_MAX = 160
+
+
+class Refusal(enum.Enum):
+    """A reply that says nothing about the key: another form may get an answer."""
+
+    FOR_GOOD = "this server or user doesn't have the command"
+    ONCE = "not this time"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Form:
+    """One way of asking."""
+
+    name: str
+    pack: Callable[[Request], Command]
+    yes: object
+    """The reply that means "yes, your token"."""
+    no: object
+    """The reply that means "no"."""
+    replies: int = 1
+
+
+def _renew_script(how: bytes, script: bytes) -> Callable[[Request], Command]:
+    return lambda request: (how, script, 1, request.key, request.token, request.ttl_ms)
+
+
+def _revoke_script(how: bytes, script: bytes) -> Callable[[Request], Command]:
+    return lambda request: (how, script, 1, request.key, request.token)
+
+
+SET_NX = Form("SET NX", lambda r: (b"SET", r.key, r.token, b"NX", b"PX", r.ttl_ms), b"OK", None)
+SET_IFEQ = Form(
+    "SET IFEQ",
+    lambda r: (b"SET", r.key, r.token, b"IFEQ", r.token, b"PX", r.ttl_ms),
+    b"OK",
+    None,
+)
+DELEX = Form("DELEX", lambda r: (b"DELEX", r.key, b"IFEQ", r.token), 1, 0)
+DELIFEQ = Form("DELIFEQ", lambda r: (b"DELIFEQ", r.key, r.token), 1, 0)
+RENEW_EVALSHA = Form("EVALSHA", _renew_script(b"EVALSHA", scripts.RENEW.sha1), 1, 0)
+RENEW_EVAL = Form("EVAL", _renew_script(b"EVAL", scripts.RENEW.text), 1, 0)
+REVOKE_EVALSHA = Form("EVALSHA", _revoke_script(b"EVALSHA", scripts.REVOKE.sha1), 1, 0)
+REVOKE_EVAL = Form("EVAL", _revoke_script(b"EVAL", scripts.REVOKE.text), 1, 0)
+WHOSE = Form("EXISTS", lambda r: (b"EXISTS", r.key), 1, 0)
+"""Asked after a revoke that found nothing of ours, to tell an expired key from a foreign one."""
+ABSENT = "no key there any more"
+INSPECT = Form("GET PTTL", lambda _: (), None, None, replies=2)
+
+FORMS: dict[Verb, tuple[Form, ...]] = {
+    Verb.GRANT: (SET_NX,),
+    Verb.RENEW: (SET_IFEQ, RENEW_EVALSHA, RENEW_EVAL),
+    Verb.REVOKE: (DELEX, DELIFEQ, REVOKE_EVALSHA, REVOKE_EVAL),
+    Verb.INSPECT: (INSPECT,),
+}
+NATIVE = frozenset((SET_IFEQ, DELEX, DELIFEQ))
+
+
+def probe_command(form: Form, key: bytes, token: bytes) -> bytes:
+    """The real command on a key that never exists: it changes nothing and tells what is allowed."""
+    return pack_words(form.pack(Request(Verb.REVOKE, key, token, 1)))
+
+
+def pack_words(words: Command) -> bytes:
+    """One command in RESP."""
+    # hiredis' stub takes a tuple of one for a tuple of any length.
+    return cast("bytes", hiredis.pack_command(words))  # type: ignore[arg-type]
+
+
+def pack(form: Form, request: Request) -> bytes:
+    """The bytes of `request` in this form, made once per round."""
+    packed = request.packed.get(form)
+    if packed is None:
+        if form is INSPECT:
+            packed = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
+        else:
+            packed = pack_words(form.pack(request))
+        request.packed[form] = packed
+    return packed
+
+
+def refusal_of(form: Form, text: str) -> Refusal | None:
+    """Whether an error reply is about the command rather than about the key."""
+    if text.startswith("NOSCRIPT"):
+        return Refusal.ONCE
+    if text.startswith(("ERR unknown command", "ERR syntax error", "ERR wrong number", "NOPERM")):
+        return Refusal.FOR_GOOD
+    if form in NATIVE:
+        # At maxmemory SET is refused, but the script's PEXPIRE needs no memory.
+        return Refusal.ONCE if text.startswith("OOM") else None
+    # Inside a script, ACL failures come wrapped, with other words in each version.
+    return Refusal.FOR_GOOD if "NOPERM" in text or "ACL failure" in text else None
+
+
+def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
+    """What a reply to `request` means."""
+    if isinstance(reply, hiredis.ReplyError):
+        return _read_error(form, request, str(reply))
+    if form is INSPECT:
+        return _read_inspection(request, reply)
+    if form is WHOSE:
+        return Vote.DENIED, "another value" if reply == 1 else ABSENT
+    # True is no 1 and False no 0 here, hence the types: RESP3 has booleans.
+    if reply == form.yes and type(reply) is type(form.yes):
+        return Vote.GRANTED, None
+    if reply == form.no and type(reply) is type(form.no):
+        return Vote.DENIED, None
+    return Vote.FAULTED, f"unexpected reply to {form.name} of type {type(reply).__name__}"
+
+
+def _read_error(form: Form, request: Request, text: str) -> Answer | Refusal:
+    if "WRONGTYPE" in text or "should be of string type" in text:
+        return Vote.DENIED, "the key holds a non-lock value"
+    if form is WHOSE:
+        return Vote.DENIED, "no key or another value; EXISTS: " + cause_of(request, text)
+    if (refusal := refusal_of(form, text)) is not None:
+        return refusal
+    return Vote.FAULTED, cause_of(request, text)
+
+
+def cause_of(request: Request, text: str) -> str:
+    """A server's error as one short line: servers echo arguments, and a token is one of them."""
+    if text.startswith(("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT")):
+        return f"cluster node given as independent node ({text.split(' ', 1)[0]})"
+    text = text.partition(", with args beginning")[0]
+    if request.token:
+        text = text.replace(request.token.decode(), "...")
+    return text[:CAUSE_CHARS_MAX].replace("\r", " ").replace("\n", " ")
+
+
+def _read_inspection(request: Request, reply: object) -> Answer:
+    value, ttl_ms = cast("list[Any]", reply)
+    for part in (value, ttl_ms):
+        if isinstance(part, hiredis.ReplyError):
+            answer = _read_error(INSPECT, request, str(part))
+            return (
+                answer
+                if isinstance(answer, tuple)
+                else (Vote.FAULTED, cause_of(request, str(part)))
+            )
+    if value is None or ttl_ms == -2:
+        return Vote.DENIED, None
+    return Vote.GRANTED, Sighting(value, ttl_ms)
+
+
+class Dialect:
+    """What one connection's server was found to understand: the preferred form of each verb."""
+
+    __slots__ = ("_preferred",)
+
+    def __init__(self, preferred: dict[Verb, Form] | None = None) -> None:
+        self._preferred = {verb: forms[0] for verb, forms in FORMS.items()}
+        if preferred:
+            self._preferred.update(preferred)
+
+    def form(self, verb: Verb) -> Form:
+        """The form to try first."""
+        return self._preferred[verb]
+
+    def next_form(self, verb: Verb, refused: Form) -> Form | None:
+        """The form to try after `refused`, or None when all were tried in turn.
+
+        The order goes round, starting at the preferred form, so that a server that *gained* a native
+        command, or a user that lost scripting, is found as well.
+        """
+        forms = FORMS[verb]
+        following = forms[(forms.index(refused) + 1) % len(forms)]
+        return None if following is self._preferred[verb] else following
+
+    def prefer(self, verb: Verb, worked: Form) -> None:
+        """Begin with this form from now on."""
+        # EVAL has loaded the script: the short form serves from here.
+        by_name = {RENEW_EVAL: RENEW_EVALSHA, REVOKE_EVAL: REVOKE_EVALSHA}
+        self._preferred[verb] = by_name.get(worked, worked)
+
+    @property
+    def commands(self) -> tuple[str, str]:
+        """The commands in use to revoke and to renew."""
+        return self._preferred[Verb.REVOKE].name, self._preferred[Verb.RENEW].name

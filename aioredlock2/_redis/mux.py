@@ -1,0 +1,80 @@
+"""Sans-I/O: many requests over one connection, replies matched in order.
+
+Feed it bytes (`feed`), tell it what was asked (`expect`). The FIFO is the whole bookkeeping: a slot is
+taken when a request is written and given up when its reply has come, whoever may have stopped caring
+meanwhile, so a cancelled caller can't shift the replies of the others. Anything that doesn't fit (bytes
+that are no RESP, a reply nobody asked for) raises `Desync`: the connection can't be trusted any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar, cast
+
+import hiredis
+
+__all__ = ["Desync", "Mux"]
+
+T = TypeVar("T")
+_NOTHING = object()
+_PART = object()
+"""Holds the place of a reply that is only part of its request's answer."""
+
+
+class Desync(Exception):  # noqa: N818 - a state of the stream, seen by the transport only
+    """The byte stream and the requests no longer match."""
+
+
+class Mux(Generic[T]):
+    """The FIFO of one connection; `T` is whatever the caller wants back with the reply."""
+
+    __slots__ = ("_parts", "_reader", "answered", "expected", "pending")
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._parts: list[object] = []
+        self.pending: deque[T | object] = deque()
+        self.expected = 0
+        """Replies ever asked for."""
+        self.answered = 0
+        """Replies ever received."""
+
+    def expect(self, slot: T, replies: int = 1) -> None:
+        """A request was written; the next `replies` replies belong to it."""
+        for _ in range(replies - 1):
+            self.pending.append(_PART)
+        self.pending.append(slot)
+        self.expected += replies
+
+    def feed(self, data: bytes) -> Iterator[tuple[T, object]]:
+        """The requests that `data` completes, each with its reply (a list if there are several).
+
+        Must be exhausted. Raises Desync.
+        """
+        gets = self._reader.gets
+        pending = self.pending
+        try:
+            self._reader.feed(data)
+            while (reply := gets()) is not _NOTHING:
+                if isinstance(reply, hiredis.PushNotification):
+                    continue
+                if not pending:
+                    raise Desync("a reply that nobody asked for")
+                slot = pending.popleft()
+                self.answered += 1
+                if slot is _PART:
+                    self._parts.append(reply)
+                    continue
+                if self._parts:
+                    reply = [*self._parts, reply]
+                    self._parts.clear()
+                yield cast("T", slot), reply
+        except hiredis.ProtocolError as error:
+            raise Desync(f"not RESP: {error}") from error
+
+    def abandon(self) -> list[T]:
+        """The requests without an answer, oldest first; none of them will get one."""
+        slots = [cast("T", slot) for slot in self.pending if slot is not _PART]
+        self.pending.clear()
+        return slots

@@ -1,0 +1,105 @@
+"""The queue inside one client: of all tasks that want one name, only the first goes to the network.
+
+While this client holds the name nobody asks the nodes at all; the turn passes on at release, loss or
+the deadline. First come, first served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aioredlock2.errors import RedlockError
+
+if TYPE_CHECKING:
+    from aioredlock2._engine import Round
+    from aioredlock2._hold import Hold
+
+__all__ = ["Turn", "TurnMissed", "Turns"]
+
+
+class TurnMissed(Exception):  # noqa: N818 - becomes an AcquireError one frame up
+    """The wait ended before the turn came."""
+
+
+class Turn:
+    """The right to go for one name, and those who wait for it."""
+
+    __slots__ = ("holder", "key", "last_round", "waiters")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.holder: Hold | None = None
+        """Set while this client holds the name."""
+        self.last_round: Round | None = None
+        """The latest round of whoever had the turn: what those behind are told."""
+        self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+
+
+class Turns:
+    """The turns of one client in one loop."""
+
+    __slots__ = ("_loop", "_turns")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turns: dict[bytes, Turn] = {}
+
+    def take_now(self, key: bytes) -> Turn | None:
+        """The turn for `key` if nobody has it."""
+        if key in self._turns:
+            return None
+        turn = self._turns[key] = Turn(key)
+        return turn
+
+    def of(self, key: bytes) -> Turn:
+        """The turn that somebody has for `key`."""
+        return self._turns[key]
+
+    async def wait(self, turn: Turn, limit: float | None) -> None:
+        """Wait to get `turn`, at most `limit` seconds; raises TurnMissed.
+
+        Cancelled while the turn is being handed over, it goes to the next in line.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        turn.waiters[waiter] = None
+        timer = None
+        if limit is not None:
+            timer = self._loop.call_later(limit, _miss, waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.leave(turn)
+            raise
+        finally:
+            turn.waiters.pop(waiter, None)
+            if timer is not None:
+                timer.cancel()
+
+    def leave(self, turn: Turn) -> None:
+        """Give the turn to the next in line."""
+        turn.holder = None
+        while turn.waiters:
+            waiter, _ = turn.waiters.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        # Only the current turn of a name may be removed: after `close` there may be none.
+        if self._turns.get(turn.key) is turn:
+            del self._turns[turn.key]
+
+    def close(self, error: Callable[[], RedlockError]) -> None:
+        """Turn everybody away."""
+        for turn in self._turns.values():
+            for waiter in turn.waiters:
+                if not waiter.done():
+                    waiter.set_exception(error())
+            turn.waiters.clear()
+
+
+def _miss(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TurnMissed())

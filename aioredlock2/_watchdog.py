@@ -1,0 +1,312 @@
+"""Keeps leases alive, and notices when they no longer are: one scheduler for all leases of a client.
+
+At each due time a lease is looked at once. Past its validity it is lost, whatever the network does;
+otherwise it is renewed, and looked at again after a third of the ttl, or soon if the round brought no
+quorum. Whether a round counts is decided here, by the rules of `_core`: a quorum of "still yours",
+before the deadline it replaces and before its own.
+
+The loop's timers stand still while the machine sleeps, and the clock that leases are judged by goes
+on. So while leases are held the timer never sleeps longer than `TICK_S_MAX` or a tenth of the ttl.
+
+Everything here runs in loop callbacks: nothing is awaited, nothing can be cancelled half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from aioredlock2._core.ballot import Verdict
+from aioredlock2._core.lease_state import LeaseEvent, LeaseState
+from aioredlock2._core.terms import LockTerms
+from aioredlock2._core.validity import valid_until
+from aioredlock2._engine import Engine, Round
+from aioredlock2._hold import Extension, Hold
+from aioredlock2._node import Request, Verb
+from aioredlock2._schedule import Schedule
+from aioredlock2._turns import Turns
+from aioredlock2.errors import LeaseError, LeaseLost, LeaseReleased
+from aioredlock2.outcomes import Vote, describe
+
+__all__ = ["Watchdog"]
+
+logger = logging.getLogger("aioredlock2")
+
+TICK_S_MAX = 1.0
+TICK_SHARE = 0.1
+JITTER_SLOTS = 4
+"""A renewal is due up to so many slots early, drawn afresh each time."""
+RETRY_SHARE = 0.125
+"""After a round without a quorum the next one follows after this share of the validity left."""
+EXPIRED = "its validity ended before it was extended or released"
+REFUSED = "too many nodes no longer have its key"
+MAX_HOLD = "it was held for max_hold"
+CLOSED = "the client was closed"
+
+
+class Watchdog:
+    """The leases held by one client in one loop."""
+
+    def __init__(self, engine: Engine, turns: Turns) -> None:
+        self._engine = engine
+        self._turns = turns
+        self._clock = engine.runtime.clock
+        self._rng = engine.runtime.rng
+        self._loop = engine.loop
+        self._pid = os.getpid()
+        self._schedule = Schedule()
+        self._holds: dict[Hold, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        self._tick = TICK_S_MAX
+
+    @property
+    def holds(self) -> list[Hold]:
+        """All leases held, oldest first."""
+        return list(self._holds)
+
+    def shortest_ttl(self) -> float | None:
+        """The shortest ttl among the leases held."""
+        return min((hold.terms.ttl for hold in self._holds), default=None)
+
+    def watch(self, hold: Hold) -> None:
+        """Look after `hold` from now on."""
+        self._holds[hold] = None
+        self._plan(hold, self._clock())
+
+    def release(self, hold: Hold) -> Round:
+        """End `hold` and put its deletes on the wire, now. Repeats the first call's round."""
+        if hold.revoked is None:
+            if hold.state is LeaseState.HELD and self._clock() >= hold.valid_until:
+                # The timer has not fired yet, but what counts is the clock. The body is told from
+                # the loop, as always: a task that cancels itself half-way through a call is lost.
+                on_loss, hold.on_loss = hold.on_loss, None
+                self._lose(hold, EXPIRED)
+                if on_loss is not None:
+                    self._loop.call_soon(on_loss)
+            hold.move(LeaseEvent.RELEASED)
+            self._forget(hold)
+            hold.revoked = self._engine.revoke(hold.key, hold.token, hold.terms, hold.sent_to)
+            hold.tell(lost=hold.state is LeaseState.LOST)
+            # Only now: the next in line must queue its SET behind these deletes.
+            self._leave_turn(hold)
+        return hold.revoked
+
+    def extend(self, hold: Hold, terms: LockTerms) -> asyncio.Future[None]:
+        """Extend soon; the future is done when a round counted, or fails with a LeaseError.
+
+        Calls that come while a round is under way share the next one; the last ttl wins.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        now = self._clock()
+        if not hold.is_valid(now):
+            future.set_exception(_error_of(hold))
+            self._plan(hold, now)
+            return future
+        hold.extensions.append((terms, future))
+        if hold.renewing is None:
+            self._renew(hold)
+        return future
+
+    def close(self) -> list[Round]:
+        """Release everything; the rounds that do it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return [self.release(hold) for hold in self.holds]
+
+    def drop(self) -> None:
+        """The loop is gone, and with it every lease: nothing can be sent any more."""
+        for hold in self.holds:
+            hold.move(LeaseEvent.LOST, CLOSED)
+        self._holds.clear()
+
+    # The schedule.
+
+    def _plan(self, hold: Hold, now: float, retry_in: float | None = None) -> None:
+        """When to look at `hold` again."""
+        if hold.state is not LeaseState.HELD:
+            return
+        due_at = hold.valid_until
+        if retry_in is not None:
+            due_at = min(due_at, now + retry_in)
+        elif hold.renew and not (hold.abandoned or hold.at_gate or hold.renewing is not None):
+            early = self._rng.random() * JITTER_SLOTS * hold.terms.slot
+            due_at = min(due_at, hold.round.started_at + hold.terms.renew_every - early)
+        self._schedule.put(hold, max(due_at, now), now)
+        self._tick = min(self._tick, hold.terms.ttl * TICK_SHARE)
+        if self._timer is None or (hold.due_at or 0.0) < self._wakes_at:
+            self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._holds:
+            self._tick = TICK_S_MAX
+            return
+        self._wakes_at = now + self._tick
+        due_at = self._schedule.next_due_at()
+        if due_at is not None:
+            self._wakes_at = min(self._wakes_at, due_at)
+        self._timer = self._loop.call_later(max(0.0, self._wakes_at - now), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if os.getpid() != self._pid:
+            return
+        for hold in list(self._schedule.due(self._clock())):
+            self._attend(hold)
+        self._arm(self._clock())
+
+    def _attend(self, hold: Hold) -> None:
+        """One look at one lease whose time has come."""
+        if hold.state is not LeaseState.HELD:
+            return
+        now = self._clock()
+        if now >= hold.valid_until:
+            capped = hold.hold_until is not None and now >= hold.hold_until
+            self._lose(hold, MAX_HOLD if capped else EXPIRED)
+        elif (hold.renewing is None and hold.extensions) or (
+            hold.renewing is None and hold.renew and not hold.abandoned and self._is_time(hold, now)
+        ):
+            self._renew(hold)
+        else:
+            self._plan(hold, now)
+
+    def _is_time(self, hold: Hold, now: float) -> bool:
+        """Whether a renewal is due: by the schedule, jitter included, or after a failed one."""
+        earliest = hold.terms.renew_every - (JITTER_SLOTS + 1) * hold.terms.slot
+        return now >= hold.round.started_at + earliest
+
+    # Extension.
+
+    def _renew(self, hold: Hold) -> None:
+        """Start a round for `hold` when there is room for one."""
+        self._warn_before_max_hold(hold)
+        if not hold.at_gate:
+            hold.at_gate = True
+            self._engine.gate.enter(lambda: self._start_round(hold))
+        if hold.at_gate:
+            self._plan(hold, self._clock())
+
+    def _start_round(self, hold: Hold) -> bool:
+        hold.at_gate = False
+        now = self._clock()
+        if hold.renewing is not None or not hold.is_valid(now):
+            return False
+        terms = hold.extensions[-1][0] if hold.extensions else hold.terms
+        if terms.ttl < hold.terms.ttl:
+            # The nodes may shorten the key from now on, whether or not the round is won.
+            hold.valid_until = min(hold.valid_until, valid_until(now, terms))
+        hold.terms = terms
+        served, hold.extensions = hold.extensions, []
+        request = Request(Verb.RENEW, hold.key, hold.token, terms.ttl_ms)
+        asked = self._engine.renew(
+            request,
+            terms,
+            on_decided=lambda asked: self._decided(hold, served, asked),
+            on_closed=lambda asked: self._closed(hold, asked),
+        )
+        if asked.verdict is Verdict.PENDING:
+            hold.renewing = asked
+            self._plan(hold, now)
+        return True
+
+    def _decided(self, hold: Hold, served: list[Extension], asked: Round) -> None:
+        """A renewal's outcome is certain; `served` are the calls that wait for it."""
+        hold.renewing = None
+        if hold.state is not LeaseState.HELD:
+            self._answer(served, _error_of(hold))
+            return
+        now = self._clock()
+        until = valid_until(asked.started_at, hold.terms)
+        if now >= hold.valid_until:
+            hold.extensions += served
+            self._lose(hold, EXPIRED)
+        elif asked.verdict is Verdict.REFUSED:
+            hold.extensions += served
+            self._lose(hold, f"{REFUSED}: {describe(self._engine.outcomes(asked))}")
+        elif asked.verdict is Verdict.WON and now < until:
+            hold.round = asked
+            hold.counts_until(until)
+            self._answer(served, None)
+            if hold.extensions:
+                self._renew(hold)
+            else:
+                self._plan(hold, now)
+        else:
+            hold.extensions = served + hold.extensions
+            logger.debug("extension of %r brought no quorum, tried again", hold.resource)
+            self._plan(hold, now, retry_in=self._retry_pause(hold, now))
+
+    def _retry_pause(self, hold: Hold, now: float) -> float:
+        share = (hold.valid_until - now) * RETRY_SHARE
+        return max(share, hold.terms.node_timeout) * (0.5 + self._rng.random() / 2)
+
+    def _closed(self, hold: Hold, asked: Round) -> None:
+        """All votes of a renewal are in: plant the key again where it was found missing.
+
+        Only in a round that has its quorum, only while the lease stands; the planted keys are votes
+        from the next round on, and NX leaves alone whatever else is there.
+        """
+        if asked.verdict is not Verdict.WON or asked.withdrawn or not hold.is_valid(self._clock()):
+            return
+        request = Request(Verb.GRANT, hold.key, hold.token, hold.terms.ttl_ms)
+        for index, vote in enumerate(asked.votes):
+            if vote is Vote.DENIED:
+                hold.sent_to |= 1 << index
+                self._engine.nodes[index].ask(request, None, index)
+
+    def _answer(self, served: list[Extension], error: LeaseError | None) -> None:
+        for _, future in served:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    def _warn_before_max_hold(self, hold: Hold) -> None:
+        if hold.hold_until is None or hold.warned:
+            return
+        left = hold.hold_until - self._clock()
+        if left <= hold.terms.ttl:
+            hold.warned = True
+            logger.warning(
+                "%r reaches its max_hold in %.3f s: it will be lost then", hold.resource, left
+            )
+
+    # The end.
+
+    def _lose(self, hold: Hold, reason: str) -> None:
+        """Announce the loss, once; the turn passes on, the keys are left to release and ttl."""
+        if not hold.move(LeaseEvent.LOST, reason):
+            return
+        self._forget(hold)
+        if not hold.abandoned:
+            logger.warning("lease of %r is lost: %s", hold.resource, reason)
+        self._leave_turn(hold)
+        hold.tell(lost=True)
+        if hold.on_loss is not None:
+            hold.on_loss()
+
+    def _forget(self, hold: Hold) -> None:
+        self._holds.pop(hold, None)
+        self._schedule.remove(hold)
+        if hold.renewing is not None:
+            hold.renewing.withdrawn = True
+        served, hold.extensions = hold.extensions, []
+        if served:
+            self._answer(served, _error_of(hold))
+
+    def _leave_turn(self, hold: Hold) -> None:
+        if hold.turn.holder is hold:
+            self._turns.leave(hold.turn)
+
+
+def _error_of(hold: Hold) -> LeaseError:
+    if hold.state is LeaseState.RELEASED:
+        return LeaseReleased(hold.resource, "it was released")
+    return LeaseLost(hold.resource, hold.reason or EXPIRED)
