@@ -117,9 +117,9 @@ class Attempt:
         engine = session.engine
         if not session.met_quorum:
             await session.contact(self._give_up_at)
+            session.check_open()
         look = None
         while True:
-            session.check_open()
             asked = await engine.grant(self._key, terms)
             self._rounds += 1
             now = clock()
@@ -127,15 +127,17 @@ class Attempt:
             if asked.verdict is Verdict.WON and in_time and not session.closed:
                 return asked
             engine.clean_up(asked)
+            session.check_open()
             turn.last_round = asked
             left = self._give_up_at - now
-            if left <= 0 and not session.closed:
+            if left <= 0:
                 raise self._error(asked, look)
             pause = session.retry.pause(
                 self._rounds - 1, now - asked.started_at, session.runtime.rng
             )
             down = asked.verdict is Verdict.UNREACHABLE
             await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
+            session.check_open()
             if pause >= left and not down:
                 # The last round: look at what is in the way too, for the error's sake.
                 look = engine.inspect(self._key, terms.node_timeout)

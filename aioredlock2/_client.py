@@ -32,6 +32,7 @@ __all__ = ["Inspection", "NodeSighting", "Redlock"]
 logger = logging.getLogger("aioredlock2")
 Seconds = float | timedelta
 CONTACT_S = 2.0
+MAX_HOLD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Redlock:
         ttl: Seconds | EllipsisType = ...,
         wait: Seconds | EllipsisType | None = ...,
         renew: bool = True,
-        max_hold: Seconds | None = 3600.0,
+        max_hold: Seconds | None = MAX_HOLD_S,
         on_lost: OnLost = "cancel",
     ) -> Lock:
         """A request for `resource`; nothing is sent yet.
@@ -160,6 +161,8 @@ class Redlock:
         if not isinstance(renew, bool):
             raise TypeError(f"renew must be True or False, not {type(renew).__name__}")
         hold = None if max_hold is None else seconds("max_hold", max_hold)
+        if hold == MAX_HOLD_S:
+            hold = max(hold, terms.ttl)  # the default gives way to a ttl that was asked for
         if hold is not None and hold < terms.ttl:
             raise ConfigurationError(
                 f"max_hold={max_hold!r}: must not be shorter than ttl={terms.ttl:g} s; "

@@ -102,10 +102,10 @@ class Session:
         return None if other is node else other.name
 
     def changed(self, node: Node) -> None:
-        """A node went up or down: whoever waits for nodes looks again."""
+        """A node went up, or was tried for the first time: whoever waits for nodes looks again."""
         if not self.met_quorum:
             self.met_quorum = self._count(NodeState.UP) >= quorum_of(len(self.nodes))
-        if node.status.state is not NodeState.CONNECTING:
+        if node.status.state is NodeState.UP or not self.met_quorum:
             for sleeper, (_, for_nodes) in self._sleepers.items():
                 if for_nodes:
                     _wake(sleeper)

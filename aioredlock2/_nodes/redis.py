@@ -77,6 +77,7 @@ class RedisNode:
         link = self._link
         verb = request.verb
         if link is None:
+            self._alarm.set()
             if verb is Verb.REVOKE:
                 self._owe(request)
             if ballot is not None:
