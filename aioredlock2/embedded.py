@@ -53,7 +53,6 @@ START_S_MAX = 15.0
 POLL_S = 0.005
 PROBE_S_MAX = 1.0
 STOP_S_MAX = 2.0
-PORT_TRIES_MAX = 10
 PORT_MIN = 10_000
 LOG_TAIL_CHARS = 1_500
 
@@ -123,7 +122,7 @@ class Server:
         deadline = time.monotonic() + START_S_MAX
         self._spawn()
         while not self._answers():
-            if not self.is_running and self._port_was_taken() and time.monotonic() < deadline:
+            if self._has_lost_its_port():
                 self._spawn()
             self._raise_if_failed(deadline)
             time.sleep(POLL_S)
@@ -169,14 +168,15 @@ class Server:
         # With a password or an ACL among the options there is an error instead of the facts.
         return re.search(rb"^-(NOAUTH|NOPERM)", reply, re.MULTILINE) is not None and self.is_running
 
-    def _port_was_taken(self) -> bool:
-        return b"in use" in self._log.read_bytes()
+    def _has_lost_its_port(self) -> bool:
+        """True if the process ended because another one got the port first."""
+        return not self.is_running and b"in use" in self._log.read_bytes()
 
     def _raise_if_failed(self, deadline: float) -> None:
-        ended = not self.is_running
-        if not ended and time.monotonic() < deadline:
+        if time.monotonic() < deadline and (self.is_running or self._has_lost_its_port()):
             return
-        what = f"ended with status {self._started().returncode}" if ended else "does not answer"
+        status = self._started().returncode
+        what = "does not answer" if status is None else f"ended with status {status}"
         tail = self._log.read_text(errors="replace")[-LOG_TAIL_CHARS:]
         raise ServerStartError(
             f"{self._command[0]} on port {self.port} {what}; its log ends with\n{tail}"
@@ -199,7 +199,6 @@ class Servers(Sequence[Server]):
         )
         atexit.register(self.stop)
         self._deadline = time.monotonic() + START_S_MAX
-        self._port_tries_left = PORT_TRIES_MAX * nodes
         self._servers: list[Server] = []
         try:
             for index, port in enumerate(_free_ports(nodes)):
@@ -253,8 +252,7 @@ class Servers(Sequence[Server]):
     def _all_answer(self) -> bool:
         """One look at the servers that haven't answered yet; a lost race for a port is rerun."""
         for server in self._silent:
-            if not server.is_running and server._port_was_taken() and self._port_tries_left:
-                self._port_tries_left -= 1
+            if server._has_lost_its_port():
                 server._spawn(_free_ports(1)[0])
             server._raise_if_failed(self._deadline)
         self._silent = [server for server in self._silent if not server._answers()]

@@ -33,7 +33,7 @@ LOG_TAIL_CHARS = 2_000
 _DEBUG = ("--enable-debug-command", "yes")
 
 
-class Unavailable(Exception):  # noqa: N818  (a reason to skip, not a failure)
+class Unavailable(Exception):
     """This kind of server can't be had on this machine; the text says why."""
 
 

@@ -175,7 +175,7 @@ def test_a_refusing_relay_keeps_what_it_has(relay: Relay, client: socket.socket)
 def test_a_relay_that_hangs_up_accepts_first(relay: Relay) -> None:
     relay.hang_up()
     with dial(relay) as connection:
-        assert b"" == connection.recv(1)
+        assert b"" == receive_all(connection)
     assert 1 == relay.accepts
     relay.accept()
     with dial(relay) as connection:
@@ -184,7 +184,7 @@ def test_a_relay_that_hangs_up_accepts_first(relay: Relay) -> None:
 
 def test_a_dead_target_resets_the_client(relay: Relay, pool_server: Server) -> None:
     pool_server.kill()
-    with dial(relay) as connection, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), dial(relay) as connection:
         connection.recv(1)
 
 
