@@ -55,6 +55,7 @@ class RedisNode:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._up_at = 0.0
+        self._pause = REDIAL_S_FIRST
         self._dialect = Dialect()
         self._state = NodeState.CONNECTING
         self._cause = "not connected yet"
@@ -70,7 +71,7 @@ class RedisNode:
         """Start to connect and keep connected, in the running loop."""
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._start_dialling(REDIAL_S_FIRST, at_once=True)
+        self._start_dialling(at_once=True)
 
     def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
         """Put one request on its way; see `_node.py`."""
@@ -143,22 +144,23 @@ class RedisNode:
             task.cancel()
         if link is not None:
             link.attach(None)
-            link.abort("client closed")
+            link.close()
 
     # Dialling.
 
-    def _start_dialling(self, pause: float, *, at_once: bool = False) -> None:
+    def _start_dialling(self, *, at_once: bool) -> None:
+        if at_once:
+            self._pause = REDIAL_S_FIRST
         self._dialling = self._the_loop.create_task(
-            self._dial_until_up(pause, at_once), name=f"aioredlock2 dials {self.name}"
+            self._dial_until_up(at_once), name=f"aioredlock2 dials {self.name}"
         )
 
-    async def _dial_until_up(self, pause: float, at_once: bool) -> None:
+    async def _dial_until_up(self, at_once: bool) -> None:
         """Dial until a server is there that may vote. Cancelled only by `drop` or the loop's end."""
         cap = None
         while True:
             if not at_once:
-                await self._rest(pause, cap)
-                pause *= 2
+                await self._rest(cap)
             at_once = False
             try:
                 async with asyncio.timeout(DIAL_S_MAX):
@@ -179,11 +181,12 @@ class RedisNode:
                 link.close()
                 cap = self._fail(unfit, unfit=True)
 
-    async def _rest(self, pause: float, cap: float | None) -> None:
+    async def _rest(self, cap: float | None) -> None:
         """Sleep between dials: jittered, and cut short when somebody comes to wait."""
         host, alarm = self._the_host, self._alarm
         started_at = host.runtime.clock()
-        drawn = pause * (0.5 + host.runtime.rng.random() / 2)
+        drawn = self._pause * (0.5 + host.runtime.rng.random() / 2)
+        self._pause = min(self._pause * 2, REDIAL_S_UNFIT)
         while True:
             longest = host.redial_cap() if cap is None else cap
             left = started_at + min(drawn, longest) - host.runtime.clock()
@@ -288,7 +291,7 @@ class RedisNode:
         self._state, self._cause = NodeState.DOWN, cause
         logger.warning("node %s is down: %s", self.name, cause)
         lived = self._the_host.runtime.clock() - self._up_at
-        self._start_dialling(REDIAL_S_FIRST, at_once=lived >= STABLE_S)
+        self._start_dialling(at_once=lived >= STABLE_S)
         for slot in unanswered:
             _, request, ballot, index, _ = slot
             if request.verb is Verb.REVOKE:

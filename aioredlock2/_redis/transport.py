@@ -146,23 +146,28 @@ class Link(asyncio.Protocol):
     # The ways out.
 
     def abort(self, cause: str) -> None:
-        """End the connection at once; bytes that were not sent yet stay unsent as far as possible."""
-        transport = self._transport
-        if transport is None:
-            return
-        if os.getpid() == self._pid and not self._loop.is_closed():
-            sock = transport.get_extra_info("socket")
+        """End the connection in doubt: bytes not sent yet stay unsent as far as possible."""
+        if self._transport is not None and self._is_ours():
+            sock = self._transport.get_extra_info("socket")
             if sock is not None and sock.family != socket.AF_UNIX:
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            transport.abort()
+            self._transport.abort()
         self._gone(cause)
 
     def close(self) -> None:
-        """End the connection in good order: everything was answered."""
-        if self._transport is not None and os.getpid() == self._pid:
-            self._transport.close()
+        """Hang up at once; what the kernel has of us, deletes behind their SETs, is still delivered."""
+        if self._transport is not None and self._is_ours():
+            if self._transport.get_write_buffer_size():
+                # Part of it would go and part would not: then rather as little as possible.
+                self.abort("closed")
+                return
+            self._transport.abort()
         self._gone("closed")
+
+    def _is_ours(self) -> bool:
+        """False after a fork, or when the loop is closed: then the socket must not be touched."""
+        return os.getpid() == self._pid and not self._loop.is_closed()
 
     def discard(self) -> None:
         """Let go without touching a loop that is closed, or a socket that is the parent's.
