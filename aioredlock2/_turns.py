@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Turn", "TurnMissed", "Turns"]
 
 
-class TurnMissed(Exception):  # noqa: N818 - becomes an AcquireError one frame up
+class TurnMissed(Exception):
     """The wait ended before the turn came."""
 
 

@@ -106,7 +106,8 @@ class Dialer:
     async def dial(self) -> Link:
         """A fresh, authenticated connection; names are resolved anew each time.
 
-        Takes as long as it takes: the caller sets the limit. Raises DialError. May be cancelled at any point: the half-open connection is closed then.
+        Takes as long as it takes: the caller sets the limit. Raises DialError. May be cancelled at
+        any point: the half-open connection is closed then.
         """
         connection = self._connection()
         try:

@@ -22,7 +22,7 @@ _PART = object()
 """Holds the place of a reply that is only part of its request's answer."""
 
 
-class Desync(Exception):  # noqa: N818 - a state of the stream, seen by the transport only
+class Desync(Exception):
     """The byte stream and the requests no longer match."""
 
 
