@@ -33,6 +33,7 @@ logger = logging.getLogger("aioredlock2")
 Seconds = float | timedelta
 CONTACT_S = 2.0
 MAX_HOLD_S = 3600.0
+RETRY_DEFAULT = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Redlock:
         ttl: Seconds = 10.0,
         wait: Seconds | None = 30.0,
         node_timeout: Seconds | None = None,
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy = RETRY_DEFAULT,
         drift_factor: float = 0.01,
         prefix: str = "redlock:",
         restart_guard: bool | Seconds = True,
@@ -108,7 +109,7 @@ class Redlock:
             raise TypeError(f"drift_factor must be a number, not {type(drift_factor).__name__}")
         if not 0 <= drift_factor < 1:
             raise ConfigurationError(f"drift_factor={drift_factor!r}: must be from 0 to below 1")
-        if retry is not None and not isinstance(retry, RetryPolicy):
+        if not isinstance(retry, RetryPolicy):
             raise TypeError(f"retry must be a RetryPolicy, not {type(retry).__name__}")
         timeout = None if node_timeout is None else seconds("node_timeout", node_timeout)
         guard: float | bool = (
@@ -119,7 +120,7 @@ class Redlock:
         self._wait = _wait_of(wait)
         self._options = Options(
             terms=LockTerms.of(ttl, drift_factor=drift_factor, node_timeout=timeout),
-            retry=retry or RetryPolicy(),
+            retry=retry,
             drift_factor=float(drift_factor),
             node_timeout=timeout,
             restart_guard=guard,

@@ -96,10 +96,9 @@ class Engine:
             if asked.verdict is PENDING:
                 node.ask(request, asked, index)
             else:
-                asked.skip(index, Vote.FAULTED, "not asked, the others had decided it")
-        if asked.unheard:
-            self._deadlines.watch(asked, terms.node_timeout)
+                asked.unsent |= 1 << index  # decided by those before it: it stays out of this
         if asked.verdict is PENDING:
+            self._deadlines.watch(asked, terms.node_timeout)
             try:
                 await asked.decided(self.loop)
             except asyncio.CancelledError:

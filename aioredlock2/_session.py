@@ -67,6 +67,7 @@ class Session:
         self._options = options
         self._guard = options.restart_guard
         self._longest_ttl = options.terms.ttl
+        self._warned = False
         self._servers: dict[str, Node] = {}
         self.met_quorum = False
         self._first_contact_until = runtime.clock() + FIRST_CONTACT_S
@@ -149,7 +150,8 @@ class Session:
         if self._guard is True:
             for node in self.nodes:
                 node.regard()
-        elif self._guard is not False and ttl > self._guard:
+        elif self._guard is not False and ttl > self._guard and not self._warned:
+            self._warned = True
             logger.warning(
                 "a lock with ttl %g s is longer than the restart guard of %g s: a node that "
                 "restarts may vote although it has forgotten that lock",

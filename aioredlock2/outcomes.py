@@ -16,7 +16,7 @@ class Vote(enum.Enum):
     """One node's answer in one round."""
 
     PENDING = "pending"
-    """Not heard yet; becomes another vote at the latest when the node timeout has passed."""
+    """Not heard yet, or not asked because the others had decided the round."""
     GRANTED = "granted"
     """Yes, this token holds the key."""
     DENIED = "denied"
@@ -67,14 +67,20 @@ class NodeRelease:
 def describe(outcomes: Sequence[NodeOutcome]) -> str:
     """One line for people: "2 of 5 granted, 1 denied, 2 unreachable (10.0.0.3:6379: refused)"."""
     counts = dict.fromkeys(Vote, 0)
+    causes: dict[str, list[str]] = {}
     for outcome in outcomes:
         counts[outcome.vote] += 1
+        if outcome.cause:
+            causes.setdefault(outcome.cause, []).append(outcome.node)
     parts = [f"{counts[Vote.GRANTED]} of {len(outcomes)} granted"]
     if counts[Vote.DENIED]:
         parts.append(f"{counts[Vote.DENIED]} denied")
     if unreachable := counts[Vote.FAULTED] + counts[Vote.MISSING]:
         parts.append(f"{unreachable} unreachable")
     if counts[Vote.PENDING]:
-        parts.append(f"{counts[Vote.PENDING]} not heard yet")
-    causes = "; ".join(f"{outcome.node}: {outcome.cause}" for outcome in outcomes if outcome.cause)
-    return ", ".join(parts) + (f" ({causes})" if causes else "")
+        parts.append(f"{counts[Vote.PENDING]} not asked or not heard yet")
+    text = ", ".join(parts)
+    if causes:
+        listed = "; ".join(f"{', '.join(nodes)}: {cause}" for cause, nodes in causes.items())
+        text += f" ({listed})"
+    return text

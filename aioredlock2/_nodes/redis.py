@@ -95,7 +95,8 @@ class RedisNode:
                     ballot.skip(index, Vote.MISSING, "still owes earlier answers")
                 return
         form = self._dialect.form(verb)
-        link.send(dialect.pack(form, request), (form, request, ballot, index, None), form.replies)
+        slot: Slot = (form, request, ballot, index, None)
+        link.send(dialect.pack(form, request), slot, form.replies, join=verb is Verb.RENEW)
 
     def missed(self) -> None:
         """A round's deadline has passed without this node's answer."""

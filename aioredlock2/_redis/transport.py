@@ -83,10 +83,13 @@ class Link(asyncio.Protocol):
         """A deadline passed: all that was sent so far has to be answered before more is sent."""
         self._catch_up_to = self._mux.expected
 
-    def send(self, data: bytes, slot: object, replies: int = 1) -> None:
-        """Put a request on the wire; its reply comes to the owner with `slot`."""
+    def send(self, data: bytes, slot: object, replies: int = 1, *, join: bool = False) -> None:
+        """Put a request on the wire; its reply comes to the owner with `slot`.
+
+        `join` waits for the end of the loop turn in any case: more of its kind will follow.
+        """
         mux = self._mux
-        lone = not mux.pending and not self._paused
+        lone = not (mux.pending or join or self._paused)
         mux.expect(slot, replies)
         if self._silence is None:
             self._watch_silence()
