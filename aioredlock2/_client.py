@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from aioredlock2._core.ballot import quorum_of
 from aioredlock2._core.retry import RetryPolicy
 from aioredlock2._core.terms import LockTerms, resource_bytes, seconds
-from aioredlock2._engine import Round
+from aioredlock2._engine import Round, closed_error
 from aioredlock2._lock import Lock, OnLost
 from aioredlock2._node import Node, NodeStatus, Sighting
 from aioredlock2._runtime import Runtime, digest
-from aioredlock2._session import Options, Session, closed_error
+from aioredlock2._session import Options, Session
 from aioredlock2.errors import ConfigurationError, QuorumUnreachable
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class Redlock:
             drift_factor=float(drift_factor),
             node_timeout=timeout,
             restart_guard=guard,
+            probe_key=self._prefix,
         )
         self._runtime = Runtime()
         self._nodes = _nodes_of(nodes, self._prefix)

@@ -1,4 +1,4 @@
-"""Rounds: ask every node at once, count, decide, clean up behind; and the attempts made of them.
+"""Rounds: ask every node at once, count, decide, clean up behind.
 
 Knows nodes only by their contract (`_node.py`). Time is the runtime's clock throughout, except for the
 loop's own timers.
@@ -22,12 +22,18 @@ from aioredlock2._core.terms import LockTerms
 from aioredlock2._gate import Deadlines, Gate
 from aioredlock2._node import Node, Request, Verb
 from aioredlock2._runtime import Runtime
+from aioredlock2.errors import ConfigurationError
 from aioredlock2.outcomes import NodeOutcome, Vote
 
-__all__ = ["NEVER_SENT", "Engine", "Round"]
+__all__ = ["NEVER_SENT", "Engine", "Round", "closed_error"]
 
 NEVER_SENT = "never sent"
 PENDING = Verdict.PENDING
+
+
+def closed_error() -> ConfigurationError:
+    """What everybody gets who still wants something of a closed client."""
+    return ConfigurationError("this Redlock was closed by aclose(): make a new one")
 
 
 class Round(Ballot):
@@ -80,6 +86,7 @@ class Engine:
         self.loop = loop
         self.gate = Gate()
         self._deadlines = Deadlines(loop, self._expire)
+        self._closed = False
 
     async def grant(self, key: bytes, terms: LockTerms) -> Round:
         """One round to obtain `key` under a fresh token; returns when it is decided.
@@ -89,6 +96,9 @@ class Engine:
         """
         if not self.gate.enter_now():
             await self.gate.wait(self.loop)  # cancelled here: nothing was sent yet
+            if self._closed:
+                self.gate.leave()
+                raise closed_error()
         request = Request(Verb.GRANT, key, self.runtime.new_token(), terms.ttl_ms)
         asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
         asked.holds_place = self.gate
@@ -154,8 +164,10 @@ class Engine:
         """Take back a round that is not kept: a delete behind its SET, wherever that may have gone.
 
         Without an await, so that nothing can come between: it runs whole, also while a cancellation
-        is being delivered. Nobody waits for the answers.
+        is being delivered. Nobody waits for the answers. Once is enough.
         """
+        if lost.withdrawn:
+            return
         lost.withdrawn = True
         asked = lost.request
         request = Request(Verb.REVOKE, asked.key, asked.token, asked.ttl_ms)
@@ -175,8 +187,25 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Stop the timers; undecided rounds stay undecided."""
+        """Take back what is being asked for, now, and let nothing more in.
+
+        The rounds end undecided or unreachable at once: whoever waits for them wakes.
+        """
+        self._closed = True
+        for ballot in self._deadlines.watched():
+            if isinstance(ballot, Round) and ballot.verdict is PENDING:
+                if ballot.request.verb is Verb.GRANT:
+                    self.clean_up(ballot)
+                ballot.expire()
+
+    def drop(self) -> None:
+        """Stop the timers and end all rounds; nothing is sent."""
+        self._closed = True
+        ballots = self._deadlines.watched()
         self._deadlines.cancel()
+        if not self.loop.is_closed():
+            for ballot in ballots:
+                ballot.expire()
 
     def _expire(self, ballot: Ballot) -> None:
         for index, vote in enumerate(ballot.votes):

@@ -98,6 +98,10 @@ class Deadlines:
         if timeout not in self._timers:
             self._timers[timeout] = self._loop.call_at(due_at, self._due, timeout)
 
+    def watched(self) -> list[Ballot]:
+        """The rounds that are not complete yet."""
+        return [ballot for queue in self._queues.values() for _, ballot in queue if ballot.unheard]
+
     def cancel(self) -> None:
         """Stop all timers."""
         for timer in self._timers.values():
@@ -121,7 +125,7 @@ class Deadlines:
         self._timers[timeout] = self._loop.call_soon(self._expire, timeout, until)
 
     def _expire(self, timeout: float, until: float) -> None:
-        queue = self._queues[timeout]
+        queue = self._queues.get(timeout)
         while queue and queue[0][0] <= until:
             _, ballot = queue.popleft()
             if ballot.unheard:
@@ -135,10 +139,11 @@ class Deadlines:
 
     def _prune(self, timeout: float) -> bool:
         """Drop complete rounds from the head; whether any is left. Without one, the timer rests."""
-        queue = self._queues[timeout]
+        queue = self._queues.get(timeout)
         while queue and not queue[0][1].unheard:
             queue.popleft()
         if queue:
             return True
-        del self._queues[timeout], self._timers[timeout]
+        self._queues.pop(timeout, None)
+        self._timers.pop(timeout, None)
         return False

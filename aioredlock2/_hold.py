@@ -30,6 +30,7 @@ class Hold:
         "held_since",
         "hold_until",
         "key",
+        "latest",
         "loss_waiters",
         "on_loss",
         "reason",
@@ -84,6 +85,9 @@ class Hold:
         self.at_gate = False
         """True while a renewal waits for room."""
         self.renewing: Round | None = None
+        """The renewal that is not decided yet."""
+        self.latest: Round | None = None
+        """The renewal begun last, decided or not: stragglers of it may still answer."""
         self.revoked: Round | None = None
         """The release's round, once begun."""
         self.extensions: list[Extension] = []

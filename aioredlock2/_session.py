@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from aioredlock2._core.ballot import quorum_of
 from aioredlock2._core.retry import RetryPolicy
 from aioredlock2._core.terms import LockTerms
-from aioredlock2._engine import Engine
+from aioredlock2._engine import Engine, closed_error
 from aioredlock2._node import Node, NodeState
 from aioredlock2._runtime import Runtime
 from aioredlock2._turns import Turns
 from aioredlock2._watchdog import Watchdog
 from aioredlock2.errors import ConfigurationError
 
-__all__ = ["Options", "Session", "closed_error"]
+__all__ = ["Options", "Session"]
 
 logger = logging.getLogger("aioredlock2")
 
@@ -48,6 +48,8 @@ class Options:
     node_timeout: float | None
     restart_guard: float | bool
     """Seconds, True for "by the largest ttl", False for none."""
+    probe_key: bytes
+    """A key that no lock can have, within the prefix."""
 
 
 class Session:
@@ -204,13 +206,14 @@ class Session:
         self.turns.close(closed_error)
         for sleeper in self._sleepers:
             _wake(sleeper)
+        self.engine.close()
         self.watchdog.close()
         try:
             # Answers come in order: when a question asked now is answered, all before it were.
-            await self.engine.inspect(b"", node_timeout).decided(self.loop)
-            # Attempts whose round was under way clean up behind it in this turn.
+            await self.engine.inspect(self._options.probe_key, node_timeout).decided(self.loop)
+            # Attempts that had just won clean up behind themselves in this turn.
             await asyncio.sleep(0)
-            await self.engine.inspect(b"", node_timeout).decided(self.loop)
+            await self.engine.inspect(self._options.probe_key, node_timeout).decided(self.loop)
         finally:
             self.drop()
 
@@ -218,7 +221,7 @@ class Session:
         """Let go of everything at once, also if the loop is closed or this is a forked child."""
         self.closed = True
         self.watchdog.drop()
-        self.engine.close()
+        self.engine.drop()
         for node in self.nodes:
             node.drop()
 
@@ -226,8 +229,3 @@ class Session:
 def _wake(sleeper: asyncio.Future[None]) -> None:
     if not sleeper.done():
         sleeper.set_result(None)
-
-
-def closed_error() -> ConfigurationError:
-    """What everybody gets who still wants something of a closed client."""
-    return ConfigurationError("this Redlock was closed by aclose(): make a new one")

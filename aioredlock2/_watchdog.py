@@ -136,7 +136,8 @@ class Watchdog:
             due_at = min(due_at, hold.round.started_at + hold.terms.renew_every - early)
         self._schedule.put(hold, max(due_at, now), now)
         self._tick = min(self._tick, hold.terms.ttl * TICK_SHARE)
-        if self._timer is None or (hold.due_at or 0.0) < self._wakes_at:
+        soonest = min(hold.due_at or now, now + self._tick)
+        if self._timer is None or soonest < self._wakes_at:
             self._arm(now)
 
     def _arm(self, now: float) -> None:
@@ -209,7 +210,12 @@ class Watchdog:
             on_decided=lambda asked: self._decided(hold, served, asked),
             on_closed=lambda asked: self._closed(hold, asked),
         )
-        if asked.verdict is Verdict.PENDING:
+        if hold.latest is not None:
+            hold.latest.withdrawn = True
+        hold.latest = asked
+        if hold.state is not LeaseState.HELD:
+            asked.withdrawn = True
+        elif asked.verdict is Verdict.PENDING:
             hold.renewing = asked
             self._plan(hold, now)
         return True
@@ -295,8 +301,8 @@ class Watchdog:
     def _forget(self, hold: Hold) -> None:
         self._holds.pop(hold, None)
         self._schedule.remove(hold)
-        if hold.renewing is not None:
-            hold.renewing.withdrawn = True
+        if hold.latest is not None:
+            hold.latest.withdrawn = True
         served, hold.extensions = hold.extensions, []
         if served:
             self._answer(served, _error_of(hold))

@@ -38,8 +38,9 @@ class RetryPolicy:
     """Share of the span that is drawn at random: 1 is full jitter, 0 always takes the upper end."""
 
     def __post_init__(self) -> None:
-        seconds("floor", self.floor)
-        seconds("cap", self.cap)
+        # A timedelta is as good as seconds everywhere: it is kept as seconds.
+        object.__setattr__(self, "floor", seconds("floor", self.floor))
+        object.__setattr__(self, "cap", seconds("cap", self.cap))
         if self.cap < self.floor:
             raise ConfigurationError(f"cap={self.cap!r}: must be at least floor={self.floor!r}")
         for name, value, low, high in (
