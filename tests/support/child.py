@@ -1,10 +1,10 @@
 """A Python process of its own: to be frozen, killed, interrupted, or looked at when it ends.
 
-    with Child("tests.support.some_program", *urls) as child:
-        assert "held" == child.line()     # what it printed
-        child.freeze()
-        child.thaw()
-        assert 0 == child.finish().status
+with Child("tests.support.some_program", *urls) as child:
+    assert "held" == child.line()     # what it printed
+    child.freeze()
+    child.thaw()
+    assert 0 == child.finish().status
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Child:
             [sys.executable, *options, "-m", module, *map(str, arguments)],
             cwd=ROOT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -87,6 +87,13 @@ class Child:
                 self._read += chunk
         line, _, self._read = self._read.partition(b"\n")
         return line.decode()
+
+    def tell(self, line: str) -> None:
+        """Write a line to its input."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(line.encode() + b"\n")
+        stdin.flush()
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal."""

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 
-from tests.support.view import Address, View
+from tests.support.polling import until
+from tests.support.view import Address, Monitor, View
 
-__all__ = ["Look", "all_keys", "key_of", "plant", "quorum_ttl", "values", "wipe"]
+__all__ = [
+    "Look",
+    "all_keys",
+    "everywhere",
+    "key_of",
+    "monitors",
+    "plant",
+    "quorum_ttl",
+    "values",
+    "wipe",
+]
 
 Look = Callable[[Address], View]
 """The fixture `view`."""
@@ -43,3 +55,22 @@ def plant(view: Look, servers: Sequence[Address], resource: str, value: str = "f
     """Put another value under the resource's lock key, for a minute."""
     for server in servers:
         view(server).execute("SET", key_of(resource), value, "PX", 60_000)
+
+
+async def everywhere(view: Look, servers: Sequence[Address], resource: str) -> bytes:
+    """The one value that all servers have; waits for those a round didn't wait for."""
+
+    def the_value() -> bytes | None:
+        found = values(view, servers, resource)
+        return found[0] if len(set(found)) == 1 else None
+
+    value = await until(the_value)
+    assert value is not None
+    return value
+
+
+@contextlib.contextmanager
+def monitors(view: Look, servers: Sequence[Address]) -> Generator[list[Monitor]]:
+    """Per server, what it executes in the block."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(view(server).monitor()) for server in servers]
