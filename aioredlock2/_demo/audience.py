@@ -40,10 +40,12 @@ class Audience(Protocol):
 
 
 class Screen:
-    """The live view."""
+    """The live view, on the terminal's alternate screen; its last picture is left behind."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False)
+        self._console = console
+        self._live = Live(console=console, screen=True, auto_refresh=False)
+        self._last: SceneView | None = None
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -56,13 +58,16 @@ class Screen:
         traceback: TracebackType | None,
     ) -> None:
         self._live.stop()
+        if self._last is not None:
+            self._console.print(self._last)
 
     def tell(self, news: News) -> None:
         """The scene carries the news."""
 
     def show(self, scene: Scene) -> None:
         """Redraw."""
-        self._live.update(SceneView(scene), refresh=True)
+        self._last = SceneView(scene)
+        self._live.update(self._last, refresh=True)
 
 
 class Lines:

@@ -195,12 +195,12 @@ class _Show:
 
     async def _close(self) -> None:
         self._phase = "stopping"
+        self._ends_at = now()
         self._audience.show(self._scene())
         await self._crew.stop()
         await self._monitor.look()
         self._refresh()
         self._phase = "over"
-        self._ends_at = now()
         self._audience.show(self._scene())
 
     async def _until_over(self, stop: asyncio.Event) -> None:

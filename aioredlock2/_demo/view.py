@@ -48,8 +48,9 @@ LABEL_WIDTH = len("by worker")
 NEWS_MIN, NEWS_MAX = 3, 10
 ROWS_BESIDE_NEWS = 16
 """Lines of the view without its nodes and news, with one to spare for the prompt."""
-WIDE = 64
-"""From this width on there is room for the address and the version of a node."""
+ROOM_FOR_ADDRESSES = 56
+ROOM_FOR_SERVERS = 72
+"""Width inside the frame from which on there is room for these of a node."""
 
 
 class SceneView:
@@ -64,7 +65,7 @@ class SceneView:
         inner = width - 4
         scene, ascii_only = self._scene, options.ascii_only
         body = Group(
-            _nodes(scene, ascii_only=ascii_only, wide=inner >= WIDE),
+            _nodes(scene, inner, ascii_only=ascii_only),
             Text(),
             _holder(scene, inner),
             Text(),
@@ -76,7 +77,7 @@ class SceneView:
             body,
             box=ROUNDED,
             width=width,
-            title=_title(scene, wide=inner >= WIDE),
+            title=_title(scene, wide=inner >= ROOM_FOR_ADDRESSES),
             title_align="left",
             subtitle=_clock(scene),
             subtitle_align="right",
@@ -103,19 +104,24 @@ def _clock(scene: Scene) -> Text:
     return text
 
 
-def _nodes(scene: Scene, *, ascii_only: bool, wide: bool) -> Table:
+def _nodes(scene: Scene, width: int, *, ascii_only: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style="dim", show_edge=False)
     table.add_column("node", width=4, justify="right")
     overflow = _overflow(ascii_only=ascii_only)
-    if wide:
-        table.add_column("address", ratio=1, no_wrap=True, overflow=overflow)
-        table.add_column("server", ratio=1, no_wrap=True, overflow=overflow, style="dim")
+    if width >= ROOM_FOR_ADDRESSES:
+        table.add_column("address", ratio=1, min_width=15, no_wrap=True, overflow=overflow)
+    if width >= ROOM_FOR_SERVERS:
+        table.add_column(
+            "server", ratio=1, min_width=12, no_wrap=True, overflow=overflow, style="dim"
+        )
     table.add_column("state", min_width=15, no_wrap=True, overflow=overflow)
     table.add_column("vote", min_width=12, no_wrap=True, overflow=overflow)
     for node in scene.nodes:
         row: list[str | Text] = [str(node.number)]
-        if wide:
-            row += [node.address, node.server]
+        if width >= ROOM_FOR_ADDRESSES:
+            row.append(node.address)
+        if width >= ROOM_FOR_SERVERS:
+            row.append(node.server)
         row += [_light(node, ascii_only=ascii_only), _ballot(node, ascii_only=ascii_only)]
         table.add_row(*row)
     return table
