@@ -109,11 +109,9 @@ def _nodes(scene: Scene, width: int, *, ascii_only: bool) -> Table:
     table.add_column("node", width=4, justify="right")
     overflow = _overflow(ascii_only=ascii_only)
     if width >= ROOM_FOR_ADDRESSES:
-        table.add_column("address", ratio=1, min_width=15, no_wrap=True, overflow=overflow)
+        table.add_column("address", min_width=15, no_wrap=True, overflow=overflow)
     if width >= ROOM_FOR_SERVERS:
-        table.add_column(
-            "server", ratio=1, min_width=12, no_wrap=True, overflow=overflow, style="dim"
-        )
+        table.add_column("server", ratio=1, no_wrap=True, overflow=overflow, style="dim")
     table.add_column("state", min_width=15, no_wrap=True, overflow=overflow)
     table.add_column("vote", min_width=12, no_wrap=True, overflow=overflow)
     for node in scene.nodes:
