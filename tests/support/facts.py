@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from aioredlock2 import Lease, NodeState, Redlock, ReleaseReport, Removal, Vote
 from tests.support.polling import until
 
-__all__ = ["all_up", "deleted", "heard", "states"]
+__all__ = ["all_up", "deleted", "heard", "states", "works"]
 
 
 def states(redlock: Redlock) -> list[NodeState]:
@@ -35,3 +35,13 @@ async def heard(lease: Lease, granted: int | None = None) -> None:
 async def deleted(report: ReleaseReport) -> None:
     """Wait until all nodes have said that they had the key and deleted it."""
     await until(lambda: {node.removal for node in report.nodes} == {Removal.DELETED})
+
+
+async def works(redlock: Redlock) -> None:
+    """Acquire, extend and release with the votes of all nodes."""
+    await all_up(redlock)
+    lease = await redlock("job", wait=0).acquire()
+    await heard(lease)
+    await lease.extend()
+    await heard(lease)
+    await deleted(await lease.release())
