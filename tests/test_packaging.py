@@ -44,7 +44,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
 
 def test_users_get_two_dependencies(metadata: Message) -> None:
     required = metadata.get_all("Requires-Dist") or []
-    assert {"anyio>=4", "redis[hiredis]>=8.1"} == {r for r in required if "extra ==" not in r}
+    assert {"anyio>=4", "redis[hiredis]>=8"} == {r for r in required if "extra ==" not in r}
 
 
 def test_the_metadata_says_what_runs_it(metadata: Message) -> None:
