@@ -22,6 +22,8 @@ from aioredlock2.errors import AcquiredTooLate, AcquireError, LockContended, Quo
 
 __all__ = ["Attempt"]
 
+KEEP_SHARE = 0.2
+"""A name may go from task to task of one client for this share of the ttl before others get a chance."""
 TOKEN = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -88,6 +90,8 @@ class Attempt:
         )
         turn.holder = hold
         turn.last_round = None
+        if turn.kept_since is None:
+            turn.kept_since = won.started_at
         session.watchdog.watch(hold)
         return hold
 
@@ -118,6 +122,7 @@ class Attempt:
         if not session.met_quorum:
             await session.contact(self._give_up_at)
             session.check_open()
+        await self._let_others_in(turn)
         look = None
         while True:
             asked = await engine.grant(self._key, terms)
@@ -132,6 +137,7 @@ class Attempt:
             left = self._give_up_at - now
             if left <= 0:
                 raise self._error(asked, look)
+            turn.kept_since = None
             pause = session.retry.pause(
                 self._rounds - 1, now - asked.started_at, session.runtime.rng
             )
@@ -141,6 +147,18 @@ class Attempt:
             if pause >= left and not down:
                 # The last round: look at what is in the way too, for the error's sake.
                 look = engine.inspect(self._key, terms.node_timeout)
+
+    async def _let_others_in(self, turn: Turn) -> None:
+        """After this client has had the name for long: pause until every rival has tried once."""
+        session = self._session
+        now = session.runtime.clock()
+        if turn.kept_since is None or now - turn.kept_since < KEEP_SHARE * self._terms.ttl:
+            return
+        turn.kept_since = None
+        pause = min(session.retry.cap, self._give_up_at - now)
+        if pause > 0:
+            await session.sleep(pause, self._terms.ttl, for_nodes=False)
+            session.check_open()
 
     def _error(self, asked: Round, look: Round | None = None, hint: str = "") -> AcquireError:
         """The error for an attempt that ended with `asked`; its class is the round's outcome."""

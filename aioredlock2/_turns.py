@@ -1,7 +1,8 @@
 """The queue inside one client: of all tasks that want one name, only the first goes to the network.
 
 While this client holds the name nobody asks the nodes at all; the turn passes on at release, loss or
-the deadline. First come, first served.
+the deadline. First come, first served. A client whose queue never runs empty would keep all others out,
+so after a while (`Attempt`) the next in line lets them try first.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ class TurnMissed(Exception):
 class Turn:
     """The right to go for one name, and those who wait for it."""
 
-    __slots__ = ("holder", "key", "last_round", "waiters")
+    __slots__ = ("holder", "kept_since", "key", "last_round", "waiters")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.holder: Hold | None = None
         """Set while this client holds the name."""
+        self.kept_since: float | None = None
+        """Since when this client has had the name, handed on from task to task without a break."""
         self.last_round: Round | None = None
         """The latest round of whoever had the turn: what those behind are told."""
         self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()

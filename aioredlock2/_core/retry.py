@@ -30,7 +30,7 @@ class RetryPolicy:
 
     floor: float = 0.01
     """Shortest pause in seconds, more than 0."""
-    cap: float = 0.25
+    cap: float = 0.1
     """Longest pause in seconds, at least `floor`."""
     growth: float = 2.0
     """Factor by which the upper end grows from pause to pause, at least 1."""

@@ -170,17 +170,17 @@ class RedisNode:
                         link, self._probe_key, self._the_host.runtime.new_token()
                     )
             except TimeoutError:
-                cap = self._fail(f"no answer to the greeting within {DIAL_S_MAX:g} s")
+                cap = self._fail(f"no connection within {DIAL_S_MAX:g} s")
             except DialError as error:
                 cap = self._fail(str(error))
             else:
                 unfit = greeting.unfit or self._double(greeting)
-                if not unfit:
+                if not unfit and greeting.authenticated:
                     self._dialling = None
                     self._rise(link, greeting)
                     return
                 link.close()
-                cap = self._fail(unfit, unfit=True)
+                cap = self._fail(unfit or "the server wants a password", unfit=bool(unfit))
 
     async def _rest(self, cap: float | None) -> None:
         """Sleep between dials: jittered, and cut short when somebody comes to wait."""

@@ -34,6 +34,8 @@ class Greeting:
     """New at every start of a server; None where INFO is refused."""
     uptime: int | None
     """Whole seconds by the server's wall clock: may lie, may be negative."""
+    authenticated: bool
+    """False if it wants a password that was not given."""
     unfit: str
     """Why this server must not vote, or an empty string."""
     evicts: str
@@ -65,6 +67,7 @@ def read_greeting(replies: Sequence[object]) -> Greeting:
         server=f"{kind} {version}".strip(),
         run_id=info.get("run_id"),
         uptime=_whole(info.get("uptime_in_seconds", "")),
+        authenticated=not any(_is_noauth(reply) for reply in replies),
         unfit=_unfit(info, hello),
         evicts=_eviction_policy(info),
         dialect=Dialect(
@@ -89,6 +92,10 @@ def _first_usable(forms: Sequence[Form], probed: dict[Form, object], otherwise: 
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _is_noauth(reply: object) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOAUTH")
 
 
 def _whole(text: str) -> int | None:

@@ -16,10 +16,11 @@ import redis.asyncio
 from redis.asyncio.connection import (
     AbstractConnection,
     ConnectionPool,
+    SSLConnection,
     UnixDomainSocketConnection,
 )
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
@@ -33,6 +34,7 @@ DIAL_S_MAX = 2.0
 SCHEMES = ("redis://", "rediss://", "unix://")
 _NOT_COPIED = frozenset(
     (
+        "connection_pool",
         "event_dispatcher",
         "himport_registry",
         "lib_name",
@@ -61,47 +63,31 @@ class Dialer:
 
     def __init__(self, given: object) -> None:
         pool = _pool_of(given)
-        # A Sentinel pool is only weakly referenced by its connections.
-        self._pool = pool
-        kwargs = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_COPIED}
+        kwargs = _plain_settings(pool)
+        self._connection_class = pool.connection_class
         self._secrets = _secrets_of(kwargs)
-        self._kwargs = kwargs | {
-            "client_name": None,
-            "decode_responses": False,
-            "driver_info": None,
-            "health_check_interval": 0,
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "retry_on_timeout": False,
-            "socket_connect_timeout": DIAL_S_MAX,
-            "socket_timeout": DIAL_S_MAX,
-        }
+        self._kwargs = kwargs
+        self._sentinels: list[ConnectionPool] = []
+        if isinstance(pool, SentinelConnectionPool):
+            if not pool.is_master:
+                raise ConfigurationError(
+                    f"node sentinel:{pool.service_name}: replicas can't vote, give master_for(...)"
+                )
+            own = _sentinel_pool_without_retries(pool)
+            self._sentinels = [one.connection_pool for one in own.sentinel_manager.sentinels]
+            kwargs["connection_pool"] = own
         try:
             connection = self._connection()
-        except ConfigurationError:
-            raise
         except Exception as error:  # noqa: BLE001 - redis-py raises many types here
             raise ConfigurationError(
                 f"node {_shown(given)}: {self._scrub(f'{type(error).__name__}: {error}')}"
             ) from None
-        if isinstance(pool, SentinelConnectionPool):
-            self.address: tuple[object, ...] = (
-                "sentinel",
-                id(pool.sentinel_manager),
-                pool.service_name,
-            )
-            self.name = f"sentinel:{pool.service_name}"
-        elif isinstance(connection, UnixDomainSocketConnection):
-            self.address = ("unix", connection.path)
-            self.name = f"unix:{connection.path}"
-        else:
-            host, port = str(kwargs.get("host", "localhost")).lower(), int(kwargs.get("port", 6379))
-            self.address = (host, port)
-            self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # Loading the system's certificates blocks the loop for 0.1 s or more: once is enough.
+        self._tls = connection.ssl_context if isinstance(connection, SSLConnection) else None
+        self.address, self.name = _whereabouts(pool, connection)
 
     def _connection(self) -> AbstractConnection:
-        return self._pool.connection_class(**self._kwargs)
+        return self._connection_class(**self._kwargs)
 
     async def dial(self) -> Link:
         """A fresh, authenticated connection; names are resolved anew each time.
@@ -109,8 +95,13 @@ class Dialer:
         Takes as long as it takes: the caller sets the limit. Raises DialError. May be cancelled at
         any point: the half-open connection is closed then.
         """
+        loop = asyncio.get_running_loop()
         connection = self._connection()
         try:
+            if self._tls is not None and isinstance(connection, SSLConnection):
+                if self._tls.context is None:
+                    await loop.run_in_executor(None, self._tls.get)
+                connection.ssl_context = self._tls
             await connection.connect()  # type: ignore[no-untyped-call]
         except asyncio.CancelledError:
             _hang_up(connection)
@@ -122,10 +113,13 @@ class Dialer:
             # Its error may quote the password: only the type is safe to show.
             _hang_up(connection)
             raise DialError(type(error).__name__) from None
+        finally:
+            for sentinel in self._sentinels:
+                await sentinel.disconnect()
         writer, connection._writer = connection._writer, None
         if writer is None:
             raise DialError("connection closed while it was opened")
-        return Link(writer.transport, (connection, writer), asyncio.get_running_loop())
+        return Link(writer.transport, (connection, writer), loop)
 
     def _scrub(self, text: str) -> str:
         for secret in self._secrets:
@@ -137,6 +131,52 @@ def _hang_up(connection: AbstractConnection) -> None:
     writer, connection._writer = connection._writer, None
     if writer is not None:
         writer.transport.abort()
+
+
+def _plain_settings(pool: ConnectionPool, timeout: float = DIAL_S_MAX) -> dict[str, Any]:
+    """A pool's connection settings, with everything off that would act on its own."""
+    kwargs = {
+        name: value for name, value in pool.connection_kwargs.items() if name not in _NOT_COPIED
+    }
+    return kwargs | {
+        "client_name": None,
+        "decode_responses": False,
+        "driver_info": None,
+        "health_check_interval": 0,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+        "socket_connect_timeout": timeout,
+        "socket_timeout": timeout,
+    }
+
+
+def _sentinel_pool_without_retries(pool: SentinelConnectionPool) -> SentinelConnectionPool:
+    """The same Sentinels, asked by clients of our own: a dead one must leave time for the others."""
+    theirs = pool.sentinel_manager
+    share = DIAL_S_MAX / (len(theirs.sentinels) + 1)
+    ours = Sentinel([], theirs.min_other_sentinels)  # type: ignore[no-untyped-call]
+    for client in theirs.sentinels:
+        there = client.connection_pool
+        settings = _plain_settings(there, share) | {"decode_responses": True}
+        copied = ConnectionPool(connection_class=there.connection_class, **settings)
+        ours.sentinels.append(redis.asyncio.Redis(connection_pool=copied))
+    return SentinelConnectionPool(pool.service_name, ours)  # type: ignore[no-untyped-call]
+
+
+def _whereabouts(
+    pool: ConnectionPool, connection: AbstractConnection
+) -> tuple[tuple[object, ...], str]:
+    """What makes the address one and the same, and how to call it."""
+    if isinstance(pool, SentinelConnectionPool):
+        address = ("sentinel", id(pool.sentinel_manager), pool.service_name)
+        return address, f"sentinel:{pool.service_name}"
+    if isinstance(connection, UnixDomainSocketConnection):
+        return ("unix", connection.path), f"unix:{connection.path}"
+    host = str(pool.connection_kwargs.get("host", "localhost")).lower()
+    port = int(pool.connection_kwargs.get("port", 6379))
+    return (host, port), f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _pool_of(given: object) -> ConnectionPool:
