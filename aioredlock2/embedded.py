@@ -287,10 +287,11 @@ async def redlock(nodes: int = 5, **options: Any) -> AsyncGenerator[Redlock]:
     """
     from aioredlock2 import Redlock  # noqa: PLC0415  (it imports no module that imports this one)
 
+    options.setdefault("restart_guard", False)
     with Servers(_checked(nodes), _binary(None), ()) as servers:
         while not servers._all_answer():
             await asyncio.sleep(POLL_S)
-        async with Redlock(servers.urls, **{"restart_guard": False, **options}) as client:
+        async with Redlock(servers.urls, **options) as client:
             yield client
 
 
