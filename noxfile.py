@@ -31,10 +31,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Mypy over all; pyright tells whether users see a complete type for every public name."""
-    session.install(".[test,lint]", "nox")
+    """Mypy, strict, over the package, the tests and this file."""
+    session.install("-e", ".[test,lint]", "nox")
     session.run("mypy")
-    session.run("pyright", "--verifytypes", "aioredlock2", "--ignoreexternal")
 
 
 @nox.session

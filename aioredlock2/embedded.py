@@ -69,9 +69,9 @@ class Server:
     def __init__(
         self, binary: Path, options: Sequence[str], directory: Path, process_group: int
     ) -> None:
-        self.host = HOST
+        self.host: str = HOST
         """Always the loopback address."""
-        self.port = 0
+        self.port: int = 0
         """The TCP port; kept by `restart`."""
         self._command = [str(binary), "--bind", HOST, "--dir", str(directory)]
         self._command += ["--save", "", "--appendonly", "no", *options]
