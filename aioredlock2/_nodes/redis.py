@@ -334,10 +334,10 @@ class RedisNode:
                 self._send(dialect.WHOSE, request, ballot, index)
                 return
             ballot.cast(index, vote, cause)
-        moved = vote is Vote.FAULTED and str(cause).startswith(("READONLY", "NOAUTH"))
-        if moved and self._link is not None:
-            # The master is another one now, or the password: dial and resolve anew.
-            self._link.abort(str(cause))
+        if vote is Vote.FAULTED and self._link is not None:
+            # Doubt: replies may be shifted. Else the master is another one now, or the password.
+            if isinstance(cause, dialect.Doubt) or str(cause).startswith(("READONLY", "NOAUTH")):
+                self._link.abort(str(cause))
 
     def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""

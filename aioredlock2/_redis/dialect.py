@@ -36,6 +36,7 @@ __all__ = [
     "Answer",
     "Command",
     "Dialect",
+    "Doubt",
     "Form",
     "Refusal",
     "cause_of",
@@ -56,6 +57,12 @@ class Refusal(enum.Enum):
 
     FOR_GOOD = "this server or user doesn't have the command"
     ONCE = "not this time"
+
+
+class Doubt(str):
+    """A cause that speaks against the whole connection: perhaps replies and requests are shifted."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -155,7 +162,7 @@ def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
         return Vote.GRANTED, None
     if reply == form.no and type(reply) is type(form.no):
         return Vote.DENIED, None
-    return Vote.FAULTED, f"unexpected reply to {form.name} of type {type(reply).__name__}"
+    return Vote.FAULTED, Doubt(f"unexpected reply to {form.name} of type {type(reply).__name__}")
 
 
 def _read_error(form: Form, request: Request, text: str) -> Answer | Refusal:

@@ -70,8 +70,11 @@ class Mux(Generic[T]):
                     reply = [*self._parts, reply]
                     self._parts.clear()
                 yield cast("T", slot), reply
-        except hiredis.ProtocolError as error:
-            raise Desync(f"not RESP: {error}") from error
+        except Desync:
+            raise
+        except Exception as error:
+            # ProtocolError, but also what a reply without a Python form makes hiredis raise.
+            raise Desync(f"not RESP that can be read: {error}") from error
 
     def abandon(self) -> list[T]:
         """The requests without an answer, oldest first; none of them will get one."""
