@@ -334,10 +334,8 @@ class RedisNode:
                 self._send(dialect.WHOSE, request, ballot, index)
                 return
             ballot.cast(index, vote, cause)
-        if vote is Vote.FAULTED and self._link is not None:
-            # Doubt: replies may be shifted. Else the master is another one now, or the password.
-            if isinstance(cause, dialect.Doubt) or str(cause).startswith(("READONLY", "NOAUTH")):
-                self._link.abort(str(cause))
+        if isinstance(cause, str) and self._link is not None and dialect.ends_the_link(cause):
+            self._link.abort(cause)
 
     def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""

@@ -40,6 +40,7 @@ __all__ = [
     "Form",
     "Refusal",
     "cause_of",
+    "ends_the_link",
     "pack",
     "pack_words",
     "probe_command",
@@ -183,6 +184,14 @@ def cause_of(request: Request, text: str) -> str:
     if request.token:
         text = text.replace(request.token.decode(), "...")
     return text[:CAUSE_CHARS_MAX].replace("\r", " ").replace("\n", " ")
+
+
+def ends_the_link(cause: str) -> bool:
+    """Whether, after this, a fresh connection is the better one.
+
+    Replies may be shifted (Doubt), the master may be another one now, or the password.
+    """
+    return isinstance(cause, Doubt) or cause.startswith(("READONLY", "NOAUTH"))
 
 
 def _read_inspection(request: Request, reply: object) -> Answer:

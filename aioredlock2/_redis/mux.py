@@ -60,7 +60,7 @@ class Mux(Generic[T]):
                 if isinstance(reply, hiredis.PushNotification):
                     continue
                 if not pending:
-                    raise Desync("a reply that nobody asked for")
+                    raise Desync("a reply that nobody asked for")  # noqa: TRY301
                 slot = pending.popleft()
                 self.answered += 1
                 if slot is _PART:
