@@ -8,11 +8,14 @@ its round: a pause of nearly nothing would only get in its way.
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aioredlock2._core.terms import seconds
 from aioredlock2.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import random  # the type only: the generator itself is handed in
 
 __all__ = ["RetryPolicy"]
 
