@@ -96,7 +96,8 @@ class Redlock:
         prefix: put before every resource's name; lock keys are exactly prefix + resource.
         restart_guard: keep a node that may have forgotten a lock from voting until the largest ttl
             has passed since its start. True takes the larger of `ttl` and the largest one asked for;
-            clients that share names with longer ttls give the seconds; False switches it off.
+            clients that share names with longer ttls give that ttl; False switches it off. A second
+            is added: servers tell their age in whole seconds.
 
         Raises TypeError for a wrong type, ConfigurationError for a wrong value, before any I/O.
         """

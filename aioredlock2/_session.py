@@ -83,9 +83,8 @@ class Session:
         """Seconds a restarted node stays out: no lock older than the largest ttl can be alive."""
         if self._guard is False:
             return None
-        if self._guard is True:
-            return self._longest_ttl + GUARD_S_EXTRA
-        return self._guard
+        longest = self._longest_ttl if self._guard is True else self._guard
+        return longest + GUARD_S_EXTRA
 
     def redial_cap(self) -> float:
         """Soon if a lease or a caller depends on it, at leisure otherwise."""

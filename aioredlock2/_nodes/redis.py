@@ -45,7 +45,7 @@ class RedisNode:
         self._probe_key = probe_key
         self._reset()
         # What is known of the server outlives the connection.
-        self._run_id: str | None = None
+        self._memory_id: str | None = None
         self._alive_since = -math.inf
         self._server = ""
         self._warned: set[str] = set()
@@ -233,7 +233,7 @@ class RedisNode:
         host = self._the_host
         now = host.runtime.clock()
         self._alive_since = self._start_of(greeting, now)
-        self._run_id = greeting.run_id or self._run_id
+        self._memory_id = greeting.memory_id or self._memory_id
         self._server = greeting.server
         self._dialect = greeting.dialect
         self._link = link
@@ -250,15 +250,15 @@ class RedisNode:
 
     def _start_of(self, greeting: Greeting, now: float) -> float:
         """When this server may have begun with an empty memory, as far as can be told."""
-        if greeting.run_id is None:
+        if greeting.memory_id is None:
             if self._the_host.guard_period() is not None:
                 self._warn_once("INFO is refused: the restart guard can't work here")
             return self._alive_since
-        if greeting.run_id == self._run_id:
+        if greeting.memory_id == self._memory_id:
             return self._alive_since
         # Uptime follows the server's wall clock, and a promotion doesn't reset it: it is believed
         # only at first sight, and only if it makes sense.
-        if self._run_id is not None or greeting.uptime is None or greeting.uptime < 0:
+        if self._memory_id is not None or greeting.uptime is None or greeting.uptime < 0:
             return now
         return now - greeting.uptime
 

@@ -32,6 +32,9 @@ class Greeting:
     """Kind and version, like "valkey 9.1.2"."""
     run_id: str | None
     """New at every start of a server; None where INFO is refused."""
+    memory_id: str | None
+    """Run id and replication id: another one means that the keys may be other ones. A demotion or
+    promotion changes it, although the process goes on."""
     uptime: int | None
     """Whole seconds by the server's wall clock: may lie, may be negative."""
     authenticated: bool
@@ -66,6 +69,7 @@ def read_greeting(replies: Sequence[object]) -> Greeting:
     return Greeting(
         server=f"{kind} {version}".strip(),
         run_id=info.get("run_id"),
+        memory_id=f"{info['run_id']} {info.get('master_replid')}" if "run_id" in info else None,
         uptime=_whole(info.get("uptime_in_seconds", "")),
         authenticated=not any(_is_noauth(reply) for reply in replies),
         unfit=_unfit(info, hello),
