@@ -20,7 +20,8 @@ from tests.support.connected import connected
 from tests.support.facts import all_up, deleted, heard, works
 from tests.support.fleet import Look
 from tests.support.polling import until
-from tests.support.relay import Relay, Relays
+from tests.support.proxy import forget
+from tests.support.relay import Relays
 from tests.support.view import Address
 
 KEY = b"redlock:job"
@@ -201,9 +202,3 @@ async def test_f103_a_proxy_without_the_extras_is_spoken_to_in_resp2(
             clients = [c for server in any_servers3 for c in view(server).client_list()]
             proto = "2" if refused == b"HELLO" else "3"
             assert {proto} >= {c["resp"] for c in clients if "resp" in c}
-
-
-def forget(relay: Relay, command: bytes) -> None:
-    """The relay's server doesn't know the command."""
-    unknown = b"X" + command[1:]
-    relay.to_server.rewrite = lambda data: data.replace(b"\r\n" + command, b"\r\n" + unknown)

@@ -38,10 +38,6 @@ class SentinelServer:
         with contextlib.suppress(Exception):
             self._view.execute("SENTINEL", "REMOVE", service)
 
-    def replicas(self, service: str) -> int:
-        """How many replicas of *service* it has found."""
-        return len(self._view.execute("SENTINEL", "REPLICAS", service))
-
     def answers(self) -> bool:
         """True once it is there."""
         with contextlib.suppress(OSError):
