@@ -175,7 +175,8 @@ def test_only_the_exact_reply_is_a_yes_or_a_no(verb: Verb, form: Form) -> None:
         assert isinstance(answer, tuple)
         vote, cause = answer
         assert vote is Vote.FAULTED, other
-        assert str(cause) == f"unexpected reply to {form.name} of type {type(other).__name__}"
+        assert cause == f"unexpected reply to {form.name} of type {type(other).__name__}"
+        assert isinstance(cause, dialect.Doubt)
 
 
 @pytest.mark.parametrize(
