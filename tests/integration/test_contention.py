@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Sequence
@@ -40,3 +41,27 @@ async def test_a_crowd_of_processes_makes_steady_progress(servers: Sequence[Serv
     gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(sections)]
     assert min(gaps) >= 0
     assert max(gaps) < crowd.TTL_S / 2
+
+
+async def test_a_client_whose_queue_never_empties_lets_others_in(
+    servers: Sequence[Server],
+) -> None:
+    """Four tasks of one client lock again at once, for ever: a rival is not shut out."""
+    ttl = 1.2
+    async with (
+        connected(urls_of(servers), ttl=ttl) as crowded,
+        connected(urls_of(servers), ttl=ttl) as rival,
+    ):
+        done = asyncio.Event()
+
+        async def work() -> None:
+            while not done.is_set():
+                async with crowded(crowd.NAME, wait=None):
+                    await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(work()) for _ in range(4)]
+        for _ in range(3):
+            async with rival(crowd.NAME, wait=10 * ttl):
+                pass
+        done.set()
+        await asyncio.gather(*tasks)
