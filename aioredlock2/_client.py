@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from aioredlock2._core.ballot import quorum_of
 from aioredlock2._core.retry import RetryPolicy
-from aioredlock2._core.terms import LockTerms, resource_bytes, seconds
+from aioredlock2._core.terms import (
+    LockTerms,
+    number,
+    resource_bytes,
+    seconds,
+    utf8,
+    wrong_type,
+    wrong_value,
+)
 from aioredlock2._engine import Round, closed_error
 from aioredlock2._lock import Lock, OnLost
 from aioredlock2._node import Node, NodeStatus, Sighting
@@ -33,6 +41,7 @@ logger = logging.getLogger("aioredlock2")
 Seconds = float | timedelta
 CONTACT_S = 2.0
 MAX_HOLD_S = 3600.0
+ON_LOST = "'cancel', 'notify' or 'ignore'"
 RETRY_DEFAULT = RetryPolicy()
 
 
@@ -104,19 +113,17 @@ class Redlock:
         self._session: Session | None = None
         self._closed = False
         if not isinstance(prefix, str):
-            raise TypeError(f"prefix must be str, not {type(prefix).__name__}")
-        self._prefix = resource_bytes(prefix) if prefix else b""
-        if isinstance(drift_factor, bool) or not isinstance(drift_factor, (int, float)):
-            raise TypeError(f"drift_factor must be a number, not {type(drift_factor).__name__}")
-        if not 0 <= drift_factor < 1:
-            raise ConfigurationError(f"drift_factor={drift_factor!r}: must be from 0 to below 1")
+            raise wrong_type("prefix", prefix, "a str")
+        self._prefix = utf8("prefix", prefix)
+        if not 0 <= number("drift_factor", drift_factor) < 1:
+            raise wrong_value("drift_factor", drift_factor, "from 0 to below 1")
         if not isinstance(retry, RetryPolicy):
-            raise TypeError(f"retry must be a RetryPolicy, not {type(retry).__name__}")
+            raise wrong_type("retry", retry, "a RetryPolicy")
         timeout = None if node_timeout is None else seconds("node_timeout", node_timeout)
         guard: float | bool = (
             restart_guard
             if isinstance(restart_guard, bool)
-            else seconds("restart_guard", restart_guard)
+            else seconds("restart_guard", restart_guard, instead=", True, or False for none")
         )
         self._wait = _wait_of(wait)
         self._options = Options(
@@ -162,17 +169,17 @@ class Redlock:
                 node_timeout=self._options.node_timeout,
             )
         if not isinstance(renew, bool):
-            raise TypeError(f"renew must be True or False, not {type(renew).__name__}")
-        hold = None if max_hold is None else seconds("max_hold", max_hold)
+            raise wrong_type("renew", renew, "True or False")
+        no_bound = ", or None for no bound"
+        hold = None if max_hold is None else seconds("max_hold", max_hold, instead=no_bound)
         if hold == MAX_HOLD_S:
             hold = max(hold, terms.ttl)  # the default gives way to a ttl that was asked for
         if hold is not None and hold < terms.ttl:
-            raise ConfigurationError(
-                f"max_hold={max_hold!r}: must not be shorter than ttl={terms.ttl:g} s; "
-                "None lifts the bound"
-            )
+            raise wrong_value("max_hold", max_hold, f"at least ttl={terms.ttl:g}{no_bound}")
+        if not isinstance(on_lost, str):
+            raise wrong_type("on_lost", on_lost, ON_LOST)
         if on_lost not in ("cancel", "notify", "ignore"):
-            raise ConfigurationError(f"on_lost={on_lost!r}: must be 'cancel', 'notify' or 'ignore'")
+            raise wrong_value("on_lost", on_lost, ON_LOST)
         return Lock(
             self,
             resource,
@@ -306,17 +313,17 @@ class Redlock:
         session = getattr(self, "_session", None)
         if session is None or self._closed or not session.is_here:
             return
+        if session.loop.is_closed():
+            session.drop()
+        else:
+            # Whatever thread collects this, the connections belong to the loop's.
+            session.loop.call_soon_threadsafe(session.drop)
         warnings.warn(
             f"{self!r} was never closed: use 'async with', or 'await redlock.aclose()'",
             ResourceWarning,
             stacklevel=2,
             source=self,
         )
-        if session.loop.is_closed():
-            session.drop()
-        else:
-            # Whatever thread collects this, the connections belong to the loop's.
-            session.loop.call_soon_threadsafe(session.drop)
 
     def __repr__(self) -> str:
         return f"<Redlock {', '.join(node.name for node in self._nodes)}>"
@@ -326,7 +333,9 @@ class Redlock:
 
 
 def _wait_of(wait: object) -> float | None:
-    return None if wait is None else seconds("wait", wait, zero=True)
+    if wait is None:
+        return None
+    return seconds("wait", wait, zero=True, instead=", or None to wait for ever")
 
 
 def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
@@ -334,11 +343,12 @@ def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
     from aioredlock2._nodes.redis import RedisNode  # noqa: PLC0415
 
     if isinstance(given, (str, bytes)):
-        raise TypeError("nodes must be a list of nodes, not a single URL: write [url]")
+        # Without the value: it may hold a password.
+        raise TypeError("nodes: must be a list of nodes, not a single URL: write [url]")
     try:
         listed = list(given)
     except TypeError:
-        raise TypeError(f"nodes must be a list of nodes, not {type(given).__name__}") from None
+        raise wrong_type("nodes", given, "a list of nodes") from None
     nodes: list[Node] = []
     for one in listed:
         node = one if isinstance(one, Node) else RedisNode(one, prefix)
@@ -350,7 +360,7 @@ def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
                 )
         nodes.append(node)
     if not nodes:
-        raise ConfigurationError("nodes=[]: must name at least one node")
+        raise wrong_value("nodes", nodes, "at least one node")
     if len(nodes) % 2 == 0:
         logger.warning(
             "%d nodes need a quorum of %d, like %d nodes would, and survive no more failures: "

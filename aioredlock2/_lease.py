@@ -11,12 +11,12 @@ import anyio
 
 from aioredlock2._core.ballot import Verdict
 from aioredlock2._core.lease_state import LeaseState
+from aioredlock2._core.terms import wrong_value
 from aioredlock2._engine import NEVER_SENT, Round
 from aioredlock2._hold import Hold
 from aioredlock2._node import Node
 from aioredlock2._runtime import digest
 from aioredlock2._session import Session
-from aioredlock2.errors import ConfigurationError
 from aioredlock2.outcomes import NodeOutcome, NodeRelease, Removal, Vote
 
 __all__ = ["Lease", "ReleaseReport"]
@@ -177,9 +177,7 @@ class Lease:
             terms = self._session.terms(ttl)
             max_hold = self._hold.hold_until
             if max_hold is not None and terms.ttl > max_hold - self._hold.held_since:
-                raise ConfigurationError(
-                    f"ttl={ttl!r}: must not be longer than the lease's max_hold"
-                )
+                raise wrong_value("ttl", ttl, "no longer than the lease's max_hold")
             self._session.note_ttl(terms.ttl)
         await self._session.watchdog.extend(self._hold, terms)
 

@@ -122,20 +122,21 @@ class Lock:
         Raises LockContended, QuorumUnreachable or AcquiredTooLate, by the outcome of the last round.
         Cancelled, it leaves no key behind: the deletes are written before the CancelledError leaves.
         """
-        return Lease(*await self._acquire(self._wait), self._client)
+        session = self._client.session()
+        return Lease(await self._acquire(session, self._wait), session, self._client)
 
     async def try_acquire(self) -> Lease | None:
         """A lease by one round, or None if somebody else holds the resource.
 
         Raises QuorumUnreachable or AcquiredTooLate: None never means that the nodes are down.
         """
+        session = self._client.session()
         try:
-            return Lease(*await self._acquire(0.0), self._client)
+            return Lease(await self._acquire(session, 0.0), session, self._client)
         except LockContended:
             return None
 
-    async def _acquire(self, wait: float | None) -> tuple[Hold, Session]:
-        session = self._client.session()
+    async def _acquire(self, session: Session, wait: float | None) -> Hold:
         session.note_ttl(self._terms.ttl)
         attempt = Attempt(
             session,
@@ -146,14 +147,15 @@ class Lock:
             renew=self._renew,
             max_hold=self._max_hold,
         )
-        return await attempt.run(), session
+        return await attempt.run()
 
     async def __aenter__(self) -> Lease:
+        session = self._client.session()
         task = asyncio.current_task()
         if task is None:
             raise ConfigurationError("'async with' on a lock needs a running asyncio task")
         # No await after this one: a cancellation can't come between the grant and the entry.
-        hold, session = await self._acquire(self._wait)
+        hold = await self._acquire(session, self._wait)
         lease = Lease(hold, session, self._client)
         entry = _Entry(lease, hold, session, task)
         self._entries.append(entry)

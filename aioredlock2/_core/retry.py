@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aioredlock2._core.terms import seconds
-from aioredlock2.errors import ConfigurationError
+from aioredlock2._core.terms import number, seconds, wrong_value
 
 if TYPE_CHECKING:
     import random  # the type only: the generator itself is handed in
@@ -45,15 +44,11 @@ class RetryPolicy:
         object.__setattr__(self, "floor", seconds("floor", self.floor))
         object.__setattr__(self, "cap", seconds("cap", self.cap))
         if self.cap < self.floor:
-            raise ConfigurationError(f"cap={self.cap!r}: must be at least floor={self.floor!r}")
-        for name, value, low, high in (
-            ("growth", self.growth, 1.0, math.inf),
-            ("jitter", self.jitter, 0.0, 1.0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-            if not (low <= value <= high) or math.isinf(value):
-                raise ConfigurationError(f"{name}={value!r}: must be from {low:g} to {high:g}")
+            raise wrong_value("cap", self.cap, f"at least floor={self.floor!r}")
+        if not 1 <= number("growth", self.growth) < math.inf:
+            raise wrong_value("growth", self.growth, "1 or more, and finite")
+        if not 0 <= number("jitter", self.jitter) <= 1:
+            raise wrong_value("jitter", self.jitter, "from 0 to 1")
 
     def pause(self, n: int, round_took: float, rng: random.Random) -> float:
         """Seconds to pause after failed round `n` (from 0), which took `round_took` seconds."""

@@ -6,12 +6,21 @@ Decides what values are allowed. Must not know nodes, clocks or asyncio.
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 from datetime import timedelta
 
 from aioredlock2.errors import ConfigurationError
 
-__all__ = ["LockTerms", "resource_bytes", "seconds"]
+__all__ = [
+    "LockTerms",
+    "number",
+    "resource_bytes",
+    "seconds",
+    "utf8",
+    "wrong_type",
+    "wrong_value",
+]
 
 DRIFT_S_MIN = 0.002
 """Added to the drift allowance: Redis expires keys in whole milliseconds (redis.io, Redlock page)."""
@@ -23,46 +32,60 @@ SECONDS_MAX = 2.0**53 / 1000
 SLOTS_PER_TTL = 64
 
 
-def seconds(name: str, value: object, *, zero: bool = False) -> float:
+def wrong_type(name: str, value: object, allowed: str) -> TypeError:
+    """The error for an argument of a type that can't work."""
+    return TypeError(f"{name}={reprlib.repr(value)}: must be {allowed}, not {type(value).__name__}")
+
+
+def wrong_value(name: str, value: object, allowed: str) -> ConfigurationError:
+    """The error for an argument whose value can't work."""
+    return ConfigurationError(f"{name}={reprlib.repr(value)}: must be {allowed}")
+
+
+def number(name: str, value: object) -> float:
+    """An int or float given by a user, as float; raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(name, value, "an int or float")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def seconds(name: str, value: object, *, zero: bool = False, instead: str = "") -> float:
     """A duration given by a user as float seconds.
 
-    `name` is the argument's name for the error, `zero` whether 0 makes sense.
-    Raises TypeError for anything but a real number or timedelta, ConfigurationError for NaN,
-    infinity, a negative value, or 0 where it is meaningless.
+    `name` is the argument's name for the error, `zero` whether 0 makes sense, `instead` what else
+    may be given. Raises TypeError for anything but a real number or timedelta, ConfigurationError
+    for NaN, infinity, a negative value, or 0 where it is meaningless.
     """
+    allowed = f"{'0' if zero else 'more than 0'} to {SECONDS_MAX:.0f} seconds{instead}"
     if isinstance(value, timedelta):
-        number = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
+        duration = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(name, value, f"{allowed}, as int, float or timedelta")
     else:
-        raise TypeError(
-            f"{name} must be seconds as int or float, or a timedelta, not {type(value).__name__}"
-        )
-    if not (number > 0 or (zero and number == 0)) or number > SECONDS_MAX:
-        allowed = "0 or more" if zero else "more than 0"
-        raise ConfigurationError(f"{name}={value!r}: must be {allowed} seconds, and finite")
-    return number
+        duration = number(name, value)
+    if not (duration > 0 or (zero and duration == 0)) or duration > SECONDS_MAX:
+        raise wrong_value(name, value, allowed)
+    return duration
+
+
+def utf8(name: str, text: str) -> bytes:
+    """A user's text as strict UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise wrong_value(name, text, "text that has a UTF-8 form (no lone surrogates)") from None
 
 
 def resource_bytes(resource: object) -> bytes:
     """A resource's name as bytes: str by strict UTF-8, bytes as they are, never empty."""
-    if isinstance(resource, str):
-        try:
-            name = resource.encode()
-        except UnicodeEncodeError:
-            raise ConfigurationError(
-                f"resource {resource!r}: has no UTF-8 form (lone surrogates); use bytes"
-            ) from None
-    elif isinstance(resource, bytes):
-        name = resource
-    else:
-        raise TypeError(f"resource must be str or bytes, not {type(resource).__name__}")
-    if not name:
-        raise ConfigurationError(f"resource={resource!r}: must not be empty")
-    return name
+    if not isinstance(resource, (str, bytes)):
+        raise wrong_type("resource", resource, "a non-empty str or bytes")
+    if not resource:
+        raise wrong_value("resource", resource, "non-empty")
+    return utf8("resource", resource) if isinstance(resource, str) else resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +119,12 @@ class LockTerms:
             share = duration * NODE_TIMEOUT_SHARE
             node_timeout = min(max(share, NODE_TIMEOUT_S_MIN), NODE_TIMEOUT_S_MAX)
         if duration - drift <= 2 * node_timeout:
-            raise ConfigurationError(
-                f"ttl={ttl!r}: too short; drift takes {drift:.4f} s of it and two node timeouts "
-                f"{2 * node_timeout:.4f} s, so it must be more than {drift + 2 * node_timeout:.4f} s"
+            least = drift + 2 * node_timeout
+            raise wrong_value(
+                "ttl",
+                ttl,
+                f"more than {least:.4f} seconds: drift ({drift:.4f} s) and two node timeouts "
+                f"({2 * node_timeout:.4f} s) use up the rest",
             )
         return cls(
             ttl=duration,

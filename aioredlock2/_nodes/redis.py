@@ -380,7 +380,9 @@ class _Greeter:
 
     def link_lost(self, cause: str, _unanswered: list[object]) -> None:
         if not self.done.done():
-            self.done.set_exception(DialError(cause))
+            # A server that has no room says so, and hangs up.
+            said = next((str(r) for r in self._replies if isinstance(r, Exception)), cause)
+            self.done.set_exception(DialError(said))
 
 
 async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
@@ -389,7 +391,7 @@ async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
     greeter = _Greeter(len(commands))
     link.attach(greeter)
     for command in commands:
-        link.send(command, None)
+        link.send(command, None, join=True)
     try:
         return read_greeting(await greeter.done)
     except BaseException:

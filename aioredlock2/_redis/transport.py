@@ -12,7 +12,6 @@ import contextlib
 import os
 import socket
 import struct
-import warnings
 from typing import Any, Protocol
 
 from aioredlock2._redis.mux import Desync, Mux
@@ -173,14 +172,11 @@ class Link(asyncio.Protocol):
         return os.getpid() == self._pid and not self._loop.is_closed()
 
     def discard(self) -> None:
-        """Let go without touching a loop that is closed, or a socket that is the parent's.
-
-        The transport's own ResourceWarning would only repeat the client's, five times over.
-        """
+        """Let go of a connection whose loop is closed and will never close it, or that is a parent's."""
         self._owner = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            self._gone("dropped")
+        if self._transport is not None and os.getpid() == self._pid:
+            _close_orphan(self._transport)
+        self._gone("dropped")
 
     def _gone(self, cause: str) -> None:
         if self._transport is None:
@@ -212,3 +208,19 @@ class Link(asyncio.Protocol):
             self.abort(f"no reply for {SILENCE_TICK_S * SILENCE_TICKS_MAX:g} s")
         else:
             self._watch_silence()
+
+
+def _close_orphan(transport: asyncio.WriteTransport) -> None:
+    """Close a transport of a closed loop: it would stay open, and complain when it is collected.
+
+    There is no public way; an attribute that isn't there only leaves it to the collector.
+    """
+    inner: Any = transport
+    while (tls := getattr(inner, "_ssl_protocol", None)) is not None:
+        inner = tls._transport
+    with contextlib.suppress(Exception):
+        inner.abort()  # marks it as closing, then fails to tell the loop
+    sock = getattr(inner, "_sock", None)
+    if sock is not None:
+        sock.close()
+        inner._sock = None
