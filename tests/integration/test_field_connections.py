@@ -172,13 +172,13 @@ async def test_f101_a_huge_burst_starves_nobody(servers3: Sequence[Server]) -> N
                 pass
 
         burst = asyncio.gather(*(one(index) for index in range(3000)))
-        worst = 0.0
+        worst, burst_began = 0.0, loop.time()
         while not burst.done():
             began = loop.time()
             async with other("mine"):
                 worst = max(worst, loop.time() - began)
         await burst
-        assert worst < 2
+        assert worst < 0.75 * (loop.time() - burst_began)
 
 
 async def test_f101_what_waits_for_a_stalled_node_is_bounded(
