@@ -6,7 +6,6 @@ Decides what values are allowed. Must not know nodes, clocks or asyncio.
 from __future__ import annotations
 
 import math
-import reprlib
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -30,16 +29,22 @@ NODE_TIMEOUT_S_MAX = 0.05
 SECONDS_MAX = 2.0**53 / 1000
 """About 285,000 years; milliseconds beyond 2**53 are no longer exact."""
 SLOTS_PER_TTL = 64
+SHOWN_CHARS_MAX = 80
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
 
 
 def wrong_type(name: str, value: object, allowed: str) -> TypeError:
     """The error for an argument of a type that can't work."""
-    return TypeError(f"{name}={reprlib.repr(value)}: must be {allowed}, not {type(value).__name__}")
+    return TypeError(f"{name}={_shown(value)}: must be {allowed}, not {type(value).__name__}")
 
 
 def wrong_value(name: str, value: object, allowed: str) -> ConfigurationError:
     """The error for an argument whose value can't work."""
-    return ConfigurationError(f"{name}={reprlib.repr(value)}: must be {allowed}")
+    return ConfigurationError(f"{name}={_shown(value)}: must be {allowed}")
 
 
 def number(name: str, value: object) -> float:
@@ -59,7 +64,8 @@ def seconds(name: str, value: object, *, zero: bool = False, instead: str = "") 
     may be given. Raises TypeError for anything but a real number or timedelta, ConfigurationError
     for NaN, infinity, a negative value, or 0 where it is meaningless.
     """
-    allowed = f"{'0' if zero else 'more than 0'} to {SECONDS_MAX:.0f} seconds{instead}"
+    least = "0 or more" if zero else "more than 0"
+    allowed = f"{least} and at most {SECONDS_MAX:.0f} seconds{instead}"
     if isinstance(value, timedelta):
         duration = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
