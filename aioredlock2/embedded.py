@@ -297,9 +297,9 @@ async def redlock(nodes: int = 5, **options: Any) -> AsyncGenerator[Redlock]:
 
 def _checked(nodes: int) -> int:
     if not isinstance(nodes, int) or isinstance(nodes, bool):
-        raise TypeError(f"nodes must be an int, not {type(nodes).__name__}")
+        raise TypeError(f"nodes={nodes!r}: must be an int, not {type(nodes).__name__}")
     if nodes < 1:
-        raise ConfigurationError(f"nodes must be at least 1, not {nodes}")
+        raise ConfigurationError(f"nodes={nodes!r}: must be at least 1")
     return nodes
 
 

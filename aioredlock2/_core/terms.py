@@ -65,7 +65,7 @@ def seconds(name: str, value: object, *, zero: bool = False, instead: str = "") 
     for NaN, infinity, a negative value, or 0 where it is meaningless.
     """
     least = "0 or more" if zero else "more than 0"
-    allowed = f"{least} and at most {SECONDS_MAX:.0f} seconds{instead}"
+    allowed = f"{least} and at most {SECONDS_MAX:.2f} seconds{instead}"
     if isinstance(value, timedelta):
         duration = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
