@@ -38,8 +38,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 START_S = 1000.0
-BOOT_S = 500.0
-"""The clocks differ from the start, so that whoever mixes them up is found out."""
+BOOT_S = 50_000.0
+"""The clocks differ from the start, so that whoever mixes them up is found out. The larger one has the
+coarser floats: an instant by it that is not reached yet is always reached by a timer."""
 TURNS_MAX = 200_000
 """Loop turns without any time passing, after which the loop is taken to spin."""
 LAST_TURNS = 3
