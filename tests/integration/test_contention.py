@@ -7,11 +7,13 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 
+from aioredlock2 import Redlock
 from aioredlock2.embedded import Server
 from tests.support import crowd
 from tests.support.child import Child
 from tests.support.clients import urls_of
 from tests.support.connected import connected
+from tests.support.polling import until
 
 PROCESSES = 4
 TASKS = 5
@@ -46,22 +48,31 @@ async def test_a_crowd_of_processes_makes_steady_progress(servers: Sequence[Serv
 async def test_a_client_whose_queue_never_empties_lets_others_in(
     servers: Sequence[Server],
 ) -> None:
-    """Four tasks of one client lock again at once, for ever: a rival is not shut out."""
-    ttl = 1.2
+    """Four tasks of one client lock again at once, for ever: a rival has its turn all the same."""
+    ttl, section, wins = 1.2, 0.01, 6
+    sections = 0
+    done = asyncio.Event()
+
+    async def work(redlock: Redlock) -> None:
+        nonlocal sections
+        while not done.is_set():
+            async with redlock(crowd.NAME, wait=None):
+                sections += 1
+                await asyncio.sleep(section)
+
     async with (
         connected(urls_of(servers), ttl=ttl) as crowded,
         connected(urls_of(servers), ttl=ttl) as rival,
     ):
-        done = asyncio.Event()
-
-        async def work() -> None:
-            while not done.is_set():
-                async with crowded(crowd.NAME, wait=None):
-                    await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(work()) for _ in range(4)]
-        for _ in range(3):
-            async with rival(crowd.NAME, wait=10 * ttl):
-                pass
+        tasks = [asyncio.create_task(work(crowded)) for _ in range(4)]
+        waited_for = 0
+        for _ in range(wins):
+            begun_at = sections
+            await until(lambda: sections > begun_at + 5)  # noqa: B023
+            begun_at = sections
+            async with rival(crowd.NAME, wait=30):
+                waited_for += sections - begun_at
         done.set()
         await asyncio.gather(*tasks)
+    # As long as the name may go from hand to hand (a fifth of the ttl), with some room.
+    assert waited_for / wins < 0.25 * ttl / section
