@@ -198,12 +198,12 @@ class Engine:
                     self.clean_up(ballot)
                 ballot.expire()
 
-    def drop(self) -> None:
-        """Stop the timers and end all rounds; nothing is sent."""
+    def drop(self, *, wake: bool) -> None:
+        """Stop the timers; nothing is sent. `wake` ends all rounds, for whoever waits for them."""
         self._closed = True
         ballots = self._deadlines.watched()
         self._deadlines.cancel()
-        if not self.loop.is_closed():
+        if wake:
             for ballot in ballots:
                 ballot.expire()
 

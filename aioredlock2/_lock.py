@@ -186,7 +186,10 @@ class Lock:
 
     def _leaving(self) -> _Entry:
         """The entry that this exit belongs to: this task's newest, else the oldest of a done task."""
-        task = asyncio.current_task()
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no running loop: after a fork, or in a loop of another kind
+            task = None
         entry = next((entry for entry in reversed(self._entries) if entry.task is task), None)
         entry = entry or next((entry for entry in self._entries if entry.task.done()), None)
         if entry is None and self._entries:

@@ -220,7 +220,7 @@ class Session:
         """Let go of everything at once, also if the loop is closed or this is a forked child."""
         self.closed = True
         self.watchdog.drop()
-        self.engine.drop()
+        self.engine.drop(wake=self.is_here and not self.loop.is_closed())
         for node in self.nodes:
             node.drop()
 

@@ -118,6 +118,9 @@ class Watchdog:
 
     def drop(self) -> None:
         """The loop is gone, and with it every lease: nothing can be sent any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for hold in self.holds:
             hold.move(LeaseEvent.LOST, CLOSED)
         self._holds.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 from typing import cast
 
 from aioredlock2._core.ballot import Ballot
@@ -52,6 +53,7 @@ class RedisNode:
 
     def _reset(self) -> None:
         self._host: NodeHost | None = None
+        self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._up_at = 0.0
@@ -70,6 +72,7 @@ class RedisNode:
     def open(self, host: NodeHost) -> None:
         """Start to connect and keep connected, in the running loop."""
         self._host = host
+        self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._start_dialling(at_once=True)
 
@@ -134,8 +137,9 @@ class RedisNode:
     def drop(self) -> None:
         """Let go of everything at once, also when the loop it was opened in is closed."""
         link, task, guard, loop = self._link, self._dialling, self._guard, self._loop
+        forked = os.getpid() != self._pid
         self._reset()
-        if loop is None or loop.is_closed():
+        if loop is None or loop.is_closed() or forked:
             if link is not None:
                 link.discard()
             return

@@ -1,8 +1,8 @@
 """Dialling: redis-py opens the connection and authenticates, then we take the transport over.
 
 The only importer of redis-py. Every option that matters is given explicitly (its defaults differ by
-entry point), its retries and health checks are off, and of the connection object one private
-attribute is touched (`_writer`), guarded by a contract test.
+entry point), its retries and health checks are off. Two private attributes are touched, guarded by a
+contract test: the connection's `_writer` and that stream's `_transport`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ _NOT_COPIED = frozenset(
 
 class DialError(Exception):
     """A dial failed; the text is safe to show."""
+
+
+class _Closed:
+    """In the place of the transport that was taken over.
+
+    A StreamWriter that is collected closes its transport: after a fork that would cut off the parent,
+    since both share one epoll.
+    """
+
+    def is_closing(self) -> bool:
+        return True
 
 
 class Dialer:
@@ -119,7 +130,8 @@ class Dialer:
         writer, connection._writer = connection._writer, None
         if writer is None:
             raise DialError("connection closed while it was opened")
-        return Link(writer.transport, (connection, writer), loop)
+        transport, writer._transport = writer.transport, _Closed()  # type: ignore[attr-defined]
+        return Link(transport, loop)
 
     def _scrub(self, text: str) -> str:
         for secret in self._secrets:

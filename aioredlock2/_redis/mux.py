@@ -8,6 +8,7 @@ that are no RESP, a reply nobody asked for) raises `Desync`: the connection can'
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar, cast
@@ -17,6 +18,8 @@ import hiredis
 __all__ = ["Desync", "Mux"]
 
 T = TypeVar("T")
+ABSURD = re.compile(rb"[*%~>|]\d{6}")
+"""hiredis makes room for as many elements as a header promises: freeing 2**31 of them takes seconds."""
 _NOTHING = object()
 _PART = object()
 """Holds the place of a reply that is only part of its request's answer."""
@@ -54,6 +57,11 @@ class Mux(Generic[T]):
         """
         gets = self._reader.gets
         pending = self.pending
+        # Most replies hold none of these bytes: five plain searches cost less than the pattern.
+        if (
+            b"*" in data or b"%" in data or b"~" in data or b">" in data or b"|" in data
+        ) and ABSURD.search(data):
+            raise Desync("a reply of absurd length")
         try:
             self._reader.feed(data)
             while (reply := gets()) is not _NOTHING:

@@ -39,12 +39,8 @@ class LinkOwner(Protocol):
 class Link(asyncio.Protocol):
     """One taken-over connection."""
 
-    def __init__(
-        self, transport: asyncio.WriteTransport, keep: object, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport: asyncio.WriteTransport | None = transport
-        # redis-py's stream objects close the transport when they are collected.
-        self._keep = keep
         self._loop = loop
         self._pid = os.getpid()
         self._owner: LinkOwner | None = None
@@ -181,7 +177,7 @@ class Link(asyncio.Protocol):
     def _gone(self, cause: str) -> None:
         if self._transport is None:
             return
-        self._transport = self._keep = None
+        self._transport = None
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
