@@ -210,7 +210,7 @@ class Lease:
 
     def __del__(self) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or hold.state is not LeaseState.HELD or hold.abandoned:
+        if hold is None or hold.state is not LeaseState.HELD or not self._session.is_here:
             return
         hold.abandoned = True
         warnings.warn(

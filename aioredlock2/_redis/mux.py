@@ -58,12 +58,11 @@ class Mux(Generic[T]):
         gets = self._reader.gets
         pending = self.pending
         # Most replies hold none of these bytes: five plain searches cost less than the pattern.
-        if (
-            b"*" in data or b"%" in data or b"~" in data or b">" in data or b"|" in data
-        ) and ABSURD.search(data):
-            raise Desync("a reply of absurd length")
+        absurd = None
+        if b"*" in data or b"%" in data or b"~" in data or b">" in data or b"|" in data:
+            absurd = ABSURD.search(data)
         try:
-            self._reader.feed(data)
+            self._reader.feed(data if absurd is None else data[: absurd.start()])
             while (reply := gets()) is not _NOTHING:
                 if isinstance(reply, hiredis.PushNotification):
                     continue
@@ -78,6 +77,8 @@ class Mux(Generic[T]):
                     reply = [*self._parts, reply]
                     self._parts.clear()
                 yield cast("T", slot), reply
+            if absurd is not None:
+                raise Desync("a reply of absurd length")  # noqa: TRY301
         except Desync:
             raise
         except Exception as error:
