@@ -92,7 +92,7 @@ class Owner:
 
 def linked(family: int | None = None) -> tuple[Link, Notes, Owner]:
     notes, owner = Notes(family), Owner()
-    link = Link(notes, None, asyncio.get_running_loop())
+    link = Link(notes, asyncio.get_running_loop())
     link.attach(owner)
     return link, notes, owner
 
