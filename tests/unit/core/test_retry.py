@@ -69,7 +69,7 @@ def test_a_very_late_round_does_not_overflow() -> None:
 
 def test_the_default_floor_and_cap_are_as_documented() -> None:
     policy = RetryPolicy()
-    assert (policy.floor, policy.cap, policy.growth, policy.jitter) == (0.01, 0.25, 2.0, 1.0)
+    assert (policy.floor, policy.cap, policy.growth, policy.jitter) == (0.01, 0.1, 2.0, 1.0)
 
 
 def test_durations_may_be_timedeltas() -> None:
@@ -87,7 +87,7 @@ def test_durations_may_be_timedeltas() -> None:
         ({"floor": math.nan}, "floor=nan"),
         ({"cap": math.inf}, "cap=inf"),
         ({"cap": 0.001}, "cap=0.001: must be at least floor=0.01"),
-        ({"growth": 0.5}, "growth=0.5: must be from 1 to inf"),
+        ({"growth": 0.5}, "growth=0.5: must be 1 or more, and finite"),
         ({"growth": math.inf}, "growth=inf"),
         ({"growth": math.nan}, "growth=nan"),
         ({"jitter": -0.1}, "jitter=-0.1: must be from 0 to 1"),

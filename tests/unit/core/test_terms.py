@@ -44,12 +44,15 @@ def test_f018_seconds_are_int_float_or_timedelta(given: object, expected: float)
         *(0, 0.0, -0.0, -1, -0.001, math.nan, math.inf, -math.inf, 1e300, 10**400),
         *(SECONDS_MAX * 2, timedelta(0), timedelta(seconds=-1), timedelta.max),
     ],
+    ids=lambda value: repr(value)[:20],
 )
 def test_f034_a_duration_that_makes_no_sense_is_refused(value: object) -> None:
     """Zero, negative, NaN, infinite or beyond exact milliseconds; the message names all of it."""
     with pytest.raises(ConfigurationError) as caught:
         seconds("ttl", value)
-    assert f"ttl={value!r}: must be more than 0 seconds" in str(caught.value)
+    assert str(caught.value).startswith(f"ttl={value!r}"[:60])
+    assert "must be more than 0 and at most 9007199254740.99 seconds" in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 def test_zero_is_allowed_where_it_makes_sense() -> None:
@@ -63,8 +66,10 @@ def test_zero_is_allowed_where_it_makes_sense() -> None:
     "value", [True, False, None, "10", b"10", 1j, [1], Decimal(1), Fraction(1)]
 )
 def test_f034_a_duration_of_another_type_is_a_type_error(value: object) -> None:
-    with pytest.raises(TypeError, match=f"ttl must be seconds .* not {type(value).__name__}"):
+    with pytest.raises(TypeError) as caught:
         seconds("ttl", value)
+    assert str(caught.value).startswith(f"ttl={value!r}: must be more than 0")
+    assert str(caught.value).endswith(f"as int, float or timedelta, not {type(value).__name__}")
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -93,12 +98,12 @@ def test_f110_different_texts_stay_different(resource: str) -> None:
 
 @pytest.mark.parametrize("empty", ["", b""])
 def test_f110_an_empty_name_is_refused(empty: str | bytes) -> None:
-    with pytest.raises(ConfigurationError, match="must not be empty"):
+    with pytest.raises(ConfigurationError, match="must be non-empty"):
         resource_bytes(empty)
 
 
 def test_f110_a_text_without_utf8_form_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'\\udc80': has no UTF-8 form"):
+    with pytest.raises(ConfigurationError, match=r"'\\udc80': must be text that has a UTF-8 form"):
         resource_bytes("\udc80")
 
 
@@ -158,13 +163,13 @@ def test_f035_renewal_comes_in_the_first_third(ttl: float) -> None:
 def test_f035_a_ttl_that_two_rounds_use_up_is_refused(ttl: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         terms(ttl)
-    assert f"ttl={ttl!r}: too short" in str(caught.value)
-    assert "it must be more than 0.01" in str(caught.value)
+    assert str(caught.value).startswith(f"ttl={ttl!r}: must be more than 0.012")
+    assert "two node timeouts (0.0100 s) use up the rest" in str(caught.value)
 
 
 @pytest.mark.parametrize(("node_timeout", "drift_factor"), [(5, 0.0), (0.1, 0.99), (4.96, 0.01)])
 def test_a_ttl_is_judged_with_the_settings_given(node_timeout: float, drift_factor: float) -> None:
-    with pytest.raises(ConfigurationError, match="ttl=10: too short"):
+    with pytest.raises(ConfigurationError, match="ttl=10: must be more than 10"):
         terms(10, node_timeout=node_timeout, drift_factor=drift_factor)
 
 

@@ -24,6 +24,8 @@ RECORDED: list[tuple[bytes, object]] = [
     (b"$32\r\n0123456789abcdef0123456789abcdef\r\n", b"0123456789abcdef0123456789abcdef"),
     (b"$4\r\n\r\n\r\n\r\n", b"\r\n\r\n"),
     (b"$0\r\n\r\n", b""),
+    (b"$9\r\n*99999999\r\n", b"*99999999"),
+    (b"$13\r\na\r\n%1000000\r\n\r\n", b"a\r\n%1000000\r\n"),
     (b"*3\r\n:1\r\n$-1\r\n*1\r\n+x\r\n", [1, None, [b"x"]]),
     (b"%2\r\n+server\r\n+valkey\r\n+proto\r\n:3\r\n", {b"server": b"valkey", b"proto": 3}),
     (b"#t\r\n", True),

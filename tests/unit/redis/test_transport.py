@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-import warnings
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -400,15 +400,68 @@ async def test_hanging_up_delivers_what_the_kernel_has_or_as_little_as_possible(
 
 
 @in_virtual_time
-async def test_letting_go_touches_nothing_and_tells_nobody() -> None:
+async def test_letting_go_closes_the_orphan_and_tells_nobody() -> None:
+    """The loop is closed and will never do it."""
     link, notes, owner = linked(socket.AF_INET)
     link.send(b".", 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        link.discard()
     link.discard()
-    assert (notes.closed, notes.aborted, owner.lost) == (0, 0, [])
+    link.discard()
+    assert owner.lost == []
+    assert notes.sock is not None
+    assert notes.sock.options == []
     assert not link.is_open
+    assert the_loop().timers == 0
+
+
+class ClosingSocket:
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Orphan(Notes):
+    """A transport as asyncio has it, whose closed loop can't be told of an abort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sock: ClosingSocket | None = ClosingSocket()
+
+    def abort(self) -> None:
+        super().abort()
+        raise RuntimeError("Event loop is closed")
+
+
+class Tls(Notes):
+    """A TLS transport as asyncio has it: the socket is with the one below."""
+
+    def __init__(self, below: Notes) -> None:
+        super().__init__()
+        self._ssl_protocol: object = types.SimpleNamespace(_transport=below)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@in_virtual_time
+async def test_the_socket_of_an_orphan_is_closed_below_any_tls(tls: bool) -> None:
+    orphan = Orphan()
+    sock = orphan._sock
+    assert sock is not None
+    link = Link(Tls(orphan) if tls else orphan, the_loop())
+    link.discard()
+    link.discard()
+    assert (sock.closed, orphan._sock, orphan.aborted) == (1, None, 1)
+
+
+@in_virtual_time
+async def test_the_orphan_of_a_parent_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan = Orphan()
+    link = Link(orphan, the_loop())
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    link.discard()
+    assert orphan.aborted == 0
+    assert orphan._sock is not None
+    assert orphan._sock.closed == 0
 
 
 @in_virtual_time
