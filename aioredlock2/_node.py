@@ -27,7 +27,7 @@ The engine never branches on the kind of node; if it must, this contract is wron
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from aioredlock2._core.ballot import Ballot
@@ -66,7 +66,7 @@ class Request:
 class Sighting:
     """What an inspection found on one node (the `cause` of its vote)."""
 
-    token: bytes
+    token: bytes = field(repr=False)
     remaining_ms: int
     """Milliseconds the key has left; -1 if it has no ttl, which is none of our doing."""
 

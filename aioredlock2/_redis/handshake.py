@@ -8,9 +8,7 @@ contract test: the connection's `_writer` and that stream's `_transport`.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.connection import (
@@ -214,15 +212,15 @@ def _pool_of(given: object) -> ConnectionPool:
 
 
 def _shown(given: object) -> str:
-    """A node as the user gave it, without credentials and query (which may hold some)."""
+    """A node as the user gave it, as far as that is safe.
+
+    Of a URL that can't be parsed nothing is, but what comes before its "://": any part of the rest
+    may be the password.
+    """
     if not isinstance(given, str):
         return type(given).__name__
-    text = re.sub(r"//.*@", "//***@", given.partition("?")[0])
-    try:
-        urlsplit(text)
-    except ValueError:
-        return "'***'"
-    return repr(text)
+    scheme, separator, _ = given.partition("://")
+    return repr(f"{scheme}://***" if separator else "***")
 
 
 def _secrets_of(kwargs: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ import hiredis
 __all__ = ["Desync", "Mux"]
 
 T = TypeVar("T")
+AGGREGATES = (b"*", b"%", b"~", b">", b"|")
 ABSURD = re.compile(rb"[*%~>|]\d{6}")
 """hiredis makes room for as many elements as a header promises: freeing 2**31 of them takes seconds."""
 _NOTHING = object()
@@ -57,12 +58,10 @@ class Mux(Generic[T]):
         """
         gets = self._reader.gets
         pending = self.pending
-        # Most replies hold none of these bytes: five plain searches cost less than the pattern.
-        absurd = None
-        if b"*" in data or b"%" in data or b"~" in data or b">" in data or b"|" in data:
-            absurd = ABSURD.search(data)
+        if data[:1] in AGGREGATES and not self._reader.has_data() and ABSURD.match(data):
+            raise Desync("a reply of absurd length")
         try:
-            self._reader.feed(data if absurd is None else data[: absurd.start()])
+            self._reader.feed(data)
             while (reply := gets()) is not _NOTHING:
                 if isinstance(reply, hiredis.PushNotification):
                     continue
@@ -77,8 +76,6 @@ class Mux(Generic[T]):
                     reply = [*self._parts, reply]
                     self._parts.clear()
                 yield cast("T", slot), reply
-            if absurd is not None:
-                raise Desync("a reply of absurd length")  # noqa: TRY301
         except Desync:
             raise
         except Exception as error:
