@@ -8,6 +8,7 @@ contract test: the connection's `_writer` and that stream's `_transport`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import redis.asyncio
@@ -85,15 +86,19 @@ class Dialer:
             own = _sentinel_pool_without_retries(pool)
             self._sentinels = [one.connection_pool for one in own.sentinel_manager.sentinels]
             kwargs["connection_pool"] = own
-        try:
-            connection = self._connection()
-        except Exception as error:  # noqa: BLE001 - redis-py raises many types here
-            raise ConfigurationError(
-                f"node {_shown(given)}: {self._scrub(f'{type(error).__name__}: {error}')}"
-            ) from None
+        connection = self._first_connection(given)
         # Loading the system's certificates blocks the loop for 0.1 s or more: once is enough.
         self._tls = connection.ssl_context if isinstance(connection, SSLConnection) else None
         self.address, self.name = _whereabouts(pool, connection)
+
+    def _first_connection(self, given: object) -> AbstractConnection:
+        """Tells whether the settings make sense; does no I/O."""
+        try:
+            return self._connection()
+        except Exception as error:  # noqa: BLE001 - redis-py raises many types here
+            why = self._scrub(f"{type(error).__name__}: {error}")
+        # Raised out here: in the handler, the original with its text would ride along as context.
+        raise ConfigurationError(f"node {_shown(given)}: {why}")
 
     def _connection(self) -> AbstractConnection:
         return self._connection_class(**self._kwargs)
@@ -195,12 +200,9 @@ def _pool_of(given: object) -> ConnectionPool:
             raise ConfigurationError(
                 f"node {_shown(given)}: a URL must begin with one of {', '.join(SCHEMES)}"
             )
-        try:
+        with contextlib.suppress(Exception):  # whatever it was, its text may quote the URL
             return redis.asyncio.ConnectionPool.from_url(given)
-        except Exception:  # noqa: BLE001 - whatever it was, its text may quote the URL
-            raise ConfigurationError(
-                f"node {_shown(given)}: not a URL that redis-py understands"
-            ) from None
+        raise ConfigurationError(f"node {_shown(given)}: not a URL that redis-py understands")
     if isinstance(given, redis.asyncio.Redis):
         return given.connection_pool
     if isinstance(given, ConnectionPool):
