@@ -46,11 +46,13 @@ def load_slowly(view: Look, server: Server, keys: int) -> None:
 
 @contextlib.contextmanager
 def busy(view: Look, server: Server) -> Iterator[None]:
-    """In the block *server* runs a script without an end: silent at first, then BUSY."""
+    """In the block *server* runs a script without an end, and answers BUSY."""
     view(server).config_set(lua_time_limit=BUSY_AFTER_MS)
     with socket.create_connection((server.host, server.port)) as script:
         script.sendall(hiredis.pack_command(ENDLESS))  # type: ignore[arg-type]
         try:
+            while view(server).pipeline([("PING",)]) == [b"PONG"]:
+                pass  # not begun yet
             yield
         finally:
             view(server).execute("SCRIPT", "KILL")
