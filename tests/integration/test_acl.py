@@ -227,6 +227,32 @@ async def test_f107_scripting_taken_for_a_while_loses_no_lease(
             assert lease.is_held
 
 
+@native_kinds
+async def test_f107_at_maxmemory_without_scripting_an_extension_gets_no_answer(
+    pool: ServerPool, view: Look, kind: Kind
+) -> None:
+    """SET IFEQ is refused for memory, the script by policy: held until its deadline, given back."""
+    servers = pool.take(kind, 3)
+    with acl_user(servers, view, KEYS, "+@all", "-@scripting") as user:
+        async with patient(user.urls, node_timeout=0.1) as redlock:
+            await all_up(redlock)
+            lease = await redlock("job", ttl=20).acquire()
+            brief = await redlock("brief", ttl=0.8).acquire()
+            await heard(lease)
+            for server in servers:
+                view(server).config_set(maxmemory=1)
+            with pytest.raises(LeaseLost, match="validity ended"):
+                await brief.extend()
+            assert lease.is_held
+            for server in servers:
+                view(server).config_set(maxmemory=0)
+            await lease.extend()
+            for server in servers:
+                view(server).config_set(maxmemory=1)
+            await deleted(await lease.release())
+            await brief.release()
+
+
 async def test_a_user_without_set_on_a_minority_is_invisible(
     servers3: Sequence[Server], view: Look
 ) -> None:
