@@ -350,8 +350,8 @@ def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
     except TypeError:
         raise wrong_type("nodes", given, "a list of nodes") from None
     nodes: list[Node] = []
-    for one in listed:
-        node = one if isinstance(one, Node) else RedisNode(one, prefix)
+    for index, one in enumerate(listed):
+        node = one if isinstance(one, Node) else RedisNode(one, prefix, f"nodes[{index}]")
         for other in nodes:
             if other.address == node.address:
                 raise ConfigurationError(

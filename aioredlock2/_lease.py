@@ -172,7 +172,8 @@ class Lease:
         not the extension.
         """
         self._loop("extend")
-        terms = self._hold.terms
+        waiting = self._hold.extensions
+        terms = waiting[-1][0] if waiting else self._hold.terms
         if ttl is not None:
             terms = self._session.terms(ttl)
             max_hold = self._hold.hold_until

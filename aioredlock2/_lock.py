@@ -38,7 +38,7 @@ class _Entry:
     and a cancellation from outside wins.
     """
 
-    __slots__ = ("_cancelling", "cancelled", "hold", "lease", "session", "task")
+    __slots__ = ("_cancelling", "cancelled", "hold", "lease", "left", "session", "task")
 
     def __init__(
         self, lease: Lease, hold: Hold, session: Session, task: asyncio.Task[object]
@@ -50,10 +50,11 @@ class _Entry:
         self.task = task
         self._cancelling = task.cancelling()
         self.cancelled = False
+        self.left = False
 
     def cancel_body(self) -> None:
         """The lease is lost: stop the body at its next await. Called from the loop only."""
-        if not self.task.done():
+        if not (self.left or self.task.done()):
             self.cancelled = True
             self.task.cancel(f"the lease of {self.hold.resource!r} is lost")
 
@@ -171,6 +172,7 @@ class Lock:
     ) -> None:
         entry = self._leaving()
         hold, session = entry.hold, entry.session
+        entry.left = True
         hold.on_loss = None
         if not session.is_here:
             return  # a forked child: the lease is the parent's, and so are the sockets

@@ -14,9 +14,10 @@ from typing import cast
 from aioredlock2._core.ballot import Ballot
 from aioredlock2._node import NodeHost, NodeState, NodeStatus, Request, Verb
 from aioredlock2._redis import dialect
+from aioredlock2._redis.contact import connect
 from aioredlock2._redis.dialect import Dialect, Form, Refusal
-from aioredlock2._redis.greeting import Greeting, greeting_commands, read_greeting
-from aioredlock2._redis.handshake import DIAL_S_MAX, Dialer, DialError
+from aioredlock2._redis.greeting import Greeting
+from aioredlock2._redis.handshake import Dialer, DialError
 from aioredlock2._redis.transport import Link
 from aioredlock2.outcomes import Vote
 
@@ -39,11 +40,12 @@ Slot = tuple[Form, Request, Ballot | None, int, Refused | None]
 class RedisNode:
     """One server, by whatever redis-py can dial."""
 
-    def __init__(self, given: object, probe_key: bytes) -> None:
-        self._dialer = Dialer(given)
+    def __init__(self, given: object, probe_key: bytes, label: str = "node") -> None:
+        self._dialer = Dialer(given, label)
         self.name = self._dialer.name
         self.address = self._dialer.address
         self._probe_key = probe_key
+        self._dial_number = 0
         self._reset()
         # What is known of the server outlives the connection.
         self._memory_id: str | None = None
@@ -138,6 +140,7 @@ class RedisNode:
         """Let go of everything at once, also when the loop it was opened in is closed."""
         link, task, guard, loop = self._link, self._dialling, self._guard, self._loop
         forked = os.getpid() != self._pid
+        self._dial_number += 1
         self._reset()
         if loop is None or loop.is_closed() or forked:
             if link is not None:
@@ -156,35 +159,42 @@ class RedisNode:
     def _start_dialling(self, *, at_once: bool) -> None:
         if at_once:
             self._pause = REDIAL_S_FIRST
+        self._dial_number += 1
         self._dialling = self._the_loop.create_task(
-            self._dial_until_up(at_once), name=f"aioredlock2 dials {self.name}"
+            self._dial_until_up(self._dial_number, at_once=at_once),
+            name=f"aioredlock2 dials {self.name}",
         )
 
-    async def _dial_until_up(self, at_once: bool) -> None:
-        """Dial until a server is there that may vote. Cancelled only by `drop` or the loop's end."""
+    async def _dial_until_up(self, number: int, *, at_once: bool) -> None:
+        """Dial until a server is there that may vote. Cancelled only by `drop` or the loop's end.
+
+        On Python 3.11 a cancellation may be swallowed below (asyncio.wait_for, which redis-py uses),
+        so after each await `number` tells whether this dialling is still wanted.
+        """
         cap = None
-        while True:
+        while number == self._dial_number:
             if not at_once:
                 await self._rest(cap)
-            at_once = False
-            try:
-                async with asyncio.timeout(DIAL_S_MAX):
-                    link = await self._dialer.dial()
-                    greeting = await _greet(
-                        link, self._probe_key, self._the_host.runtime.new_token()
-                    )
-            except TimeoutError:
-                cap = self._fail(f"no connection within {DIAL_S_MAX:g} s")
-            except DialError as error:
-                cap = self._fail(str(error))
-            else:
-                unfit = greeting.unfit or self._double(greeting)
-                if not unfit and greeting.authenticated:
-                    self._dialling = None
-                    self._rise(link, greeting)
+                if number != self._dial_number:
                     return
+            at_once, cap = False, None
+            token = self._the_host.runtime.new_token()
+            try:
+                link, greeting = await connect(self._dialer, self._probe_key, token)
+            except DialError as error:
+                if number == self._dial_number:
+                    self._fail(str(error))
+                continue
+            if number != self._dial_number:
                 link.close()
-                cap = self._fail(unfit or "the server wants a password", unfit=bool(unfit))
+                return
+            if unfit := greeting.unfit or self._double(greeting):
+                link.close()
+                cap = self._fail(unfit, unfit=True)
+            else:
+                self._dialling = None
+                self._rise(link, greeting)
+                return
 
     async def _rest(self, cap: float | None) -> None:
         """Sleep between dials: jittered, and cut short when somebody comes to wait."""
@@ -367,37 +377,3 @@ class RedisNode:
         if self._link is not None:
             slot: Slot = (form, request, ballot, index, refused)
             self._link.send(dialect.pack(form, request), slot, form.replies)
-
-
-class _Greeter:
-    """Collects the replies to the greeting."""
-
-    def __init__(self, expected: int) -> None:
-        self.done: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
-        self._replies: list[object] = []
-        self._expected = expected
-
-    def replied(self, _slot: object, reply: object) -> None:
-        self._replies.append(reply)
-        if len(self._replies) == self._expected and not self.done.done():
-            self.done.set_result(self._replies)
-
-    def link_lost(self, cause: str, _unanswered: list[object]) -> None:
-        if not self.done.done():
-            # A server that has no room says so, and hangs up.
-            said = next((str(r) for r in self._replies if isinstance(r, Exception)), cause)
-            self.done.set_exception(DialError(said))
-
-
-async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
-    """Ask the server what it is. Cancellation or failure aborts the link."""
-    commands = greeting_commands(probe_key, token)
-    greeter = _Greeter(len(commands))
-    link.attach(greeter)
-    for command in commands:
-        link.send(command, None, join=True)
-    try:
-        return read_greeting(await greeter.done)
-    except BaseException:
-        link.abort("greeting failed")
-        raise

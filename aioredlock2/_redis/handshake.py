@@ -71,8 +71,9 @@ class _Closed:
 class Dialer:
     """How to reach one server. Building it does no I/O."""
 
-    def __init__(self, given: object) -> None:
-        pool = _pool_of(given)
+    def __init__(self, given: object, label: str = "node") -> None:
+        """`label` names the node in errors; the URL can't: it may hold a password."""
+        pool = _pool_of(given, label)
         kwargs = _plain_settings(pool)
         self._connection_class = pool.connection_class
         self._secrets = _secrets_of(kwargs)
@@ -81,24 +82,27 @@ class Dialer:
         if isinstance(pool, SentinelConnectionPool):
             if not pool.is_master:
                 raise ConfigurationError(
-                    f"node sentinel:{pool.service_name}: replicas can't vote, give master_for(...)"
+                    f"{label}=sentinel:{pool.service_name}: must be a master, replicas can't vote: "
+                    "give master_for(...)"
                 )
             own = _sentinel_pool_without_retries(pool)
             self._sentinels = [one.connection_pool for one in own.sentinel_manager.sentinels]
             kwargs["connection_pool"] = own
-        connection = self._first_connection(given)
+        connection = self._first_connection(given, label)
         # Loading the system's certificates blocks the loop for 0.1 s or more: once is enough.
         self._tls = connection.ssl_context if isinstance(connection, SSLConnection) else None
         self.address, self.name = _whereabouts(pool, connection)
 
-    def _first_connection(self, given: object) -> AbstractConnection:
+    def _first_connection(self, given: object, label: str) -> AbstractConnection:
         """Tells whether the settings make sense; does no I/O."""
         try:
             return self._connection()
         except Exception as error:  # noqa: BLE001 - redis-py raises many types here
             why = self._scrub(f"{type(error).__name__}: {error}")
         # Raised out here: in the handler, the original with its text would ride along as context.
-        raise ConfigurationError(f"node {_shown(given)}: {why}")
+        raise ConfigurationError(
+            f"{label}={_shown(given)}: must have settings that redis-py takes: {why}"
+        )
 
     def _connection(self) -> AbstractConnection:
         return self._connection_class(**self._kwargs)
@@ -117,7 +121,11 @@ class Dialer:
                     await loop.run_in_executor(None, self._tls.get)
                 connection.ssl_context = self._tls
             await connection.connect()  # type: ignore[no-untyped-call]
-        except asyncio.CancelledError:
+            if await connection.can_read():
+                # Nothing was asked that isn't answered: a server without room says so and hangs up.
+                said = await connection.read_response()
+                raise DialError(f"unasked answer of type {type(said).__name__}")  # noqa: TRY301
+        except (asyncio.CancelledError, DialError):
             _hang_up(connection)
             raise
         except (RedisError, OSError) as error:
@@ -194,21 +202,23 @@ def _whereabouts(
     return (host, port), f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _pool_of(given: object) -> ConnectionPool:
+def _pool_of(given: object, label: str) -> ConnectionPool:
     if isinstance(given, str):
         if not given.startswith(SCHEMES):
             raise ConfigurationError(
-                f"node {_shown(given)}: a URL must begin with one of {', '.join(SCHEMES)}"
+                f"{label}={_shown(given)}: must be a URL that begins with {', '.join(SCHEMES)}"
             )
         with contextlib.suppress(Exception):  # whatever it was, its text may quote the URL
             return redis.asyncio.ConnectionPool.from_url(given)
-        raise ConfigurationError(f"node {_shown(given)}: not a URL that redis-py understands")
+        raise ConfigurationError(
+            f"{label}={_shown(given)}: must be a URL that redis-py understands"
+        )
     if isinstance(given, redis.asyncio.Redis):
         return given.connection_pool
     if isinstance(given, ConnectionPool):
         return given
     raise TypeError(
-        "a node must be a URL, a redis.asyncio.Redis, a redis.asyncio.ConnectionPool or a Node, "
+        f"{label}: must be a URL, a redis.asyncio.Redis, a redis.asyncio.ConnectionPool or a Node, "
         f"not {type(given).__module__}.{type(given).__qualname__}"
     )
 

@@ -1,0 +1,62 @@
+"""From an address to a link whose server is known: dial, take over, greet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aioredlock2._redis.greeting import Greeting, greeting_commands, read_greeting
+from aioredlock2._redis.handshake import DIAL_S_MAX, Dialer, DialError
+from aioredlock2._redis.transport import Link
+
+__all__ = ["connect"]
+
+
+class _Greeter:
+    """Collects the replies to the greeting."""
+
+    def __init__(self, expected: int) -> None:
+        self.done: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+        self._replies: list[object] = []
+        self._expected = expected
+
+    def replied(self, _slot: object, reply: object) -> None:
+        self._replies.append(reply)
+        if len(self._replies) == self._expected and not self.done.done():
+            self.done.set_result(self._replies)
+
+    def link_lost(self, cause: str, _unanswered: list[object]) -> None:
+        if not self.done.done():
+            # A server that has no room says so, and hangs up.
+            said = next((str(r) for r in self._replies if isinstance(r, Exception)), cause)
+            self.done.set_exception(DialError(said))
+
+
+async def connect(dialer: Dialer, probe_key: bytes, token: bytes) -> tuple[Link, Greeting]:
+    """A connection, and what is at its other end, within `DIAL_S_MAX`.
+
+    Raises DialError. Cancelled at any point, it hangs up.
+    """
+    try:
+        async with asyncio.timeout(DIAL_S_MAX):
+            link = await dialer.dial()
+            greeting = await _greet(link, probe_key, token)
+    except TimeoutError:
+        raise DialError(f"no connection within {DIAL_S_MAX:g} s") from None
+    if not greeting.authenticated:
+        link.close()
+        raise DialError("the server wants a password")
+    return link, greeting
+
+
+async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
+    """Ask the server what it is. Cancellation or failure aborts the link."""
+    commands = greeting_commands(probe_key, token)
+    greeter = _Greeter(len(commands))
+    link.attach(greeter)
+    for command in commands:
+        link.send(command, None, join=True)
+    try:
+        return read_greeting(await greeter.done)
+    except BaseException:
+        link.abort("greeting failed")
+        raise
