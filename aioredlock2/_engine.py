@@ -145,7 +145,7 @@ class Engine:
             if sent_to >> index & 1:
                 node.ask(request, asked, index)
             else:
-                asked.cast(index, Vote.DENIED, NEVER_SENT)
+                asked.skip(index, Vote.FAULTED, NEVER_SENT)  # no answer, and none is needed
         if asked.unheard:
             self._deadlines.watch(asked, terms.node_timeout)
         return asked

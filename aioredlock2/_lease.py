@@ -65,8 +65,8 @@ class ReleaseReport:
             return "lost"
         if removals.count(Removal.DELETED) >= self._round.quorum:
             return "clean"
-        gone = (Removal.DELETED, Removal.ABSENT, Removal.OTHER_OWNER, Removal.NEVER_SENT)
-        answered = sum(removal in gone for removal in removals)
+        answers = (Removal.DELETED, Removal.ABSENT, Removal.OTHER_OWNER)
+        answered = sum(removal in answers for removal in removals)
         return "expired" if answered >= self._round.quorum else "unknown"
 
     def __repr__(self) -> str:
@@ -78,10 +78,10 @@ def _removal(vote: Vote, cause: object) -> Removal:
     if vote is Vote.GRANTED:
         return Removal.DELETED
     if vote is Vote.DENIED:
-        if cause == NEVER_SENT:
-            return Removal.NEVER_SENT
         return Removal.ABSENT if cause == ABSENT else Removal.OTHER_OWNER
-    return Removal.PENDING if vote is Vote.PENDING else Removal.UNREACHABLE
+    if vote is Vote.PENDING:
+        return Removal.PENDING
+    return Removal.NEVER_SENT if cause == NEVER_SENT else Removal.UNREACHABLE
 
 
 class Lease:
