@@ -34,20 +34,23 @@ NO_NAME: list[Any] = ["", b"", "\ud800"]
 
 
 @pytest.fixture(autouse=True)
-def no_socket(monkeypatch: pytest.MonkeyPatch) -> Generator[list[str]]:
-    """Fails the test if a socket is made or a name is looked up."""
+def no_socket(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Fails the test if a socket for a network is made or a name is looked up."""
     tried: list[str] = []
+    make: Callable[..., None] = socket.socket.__init__
 
-    def refuse(what: str) -> Callable[..., NoReturn]:
-        def call(*_: object, **__: object) -> NoReturn:
-            tried.append(what)
-            raise AssertionError(what)
+    def refuse(self: socket.socket, family: int = -1, *args: Any, **kwargs: Any) -> None:
+        if family in (-1, socket.AF_INET, socket.AF_INET6):
+            tried.append("socket")
+        make(self, family, *args, **kwargs)
 
-        return call
+    def look_up(host: object, *_: object, **__: object) -> NoReturn:
+        tried.append(f"name {host}")
+        raise OSError
 
-    for name in ("socket", "create_connection", "getaddrinfo", "socketpair"):
-        monkeypatch.setattr(socket, name, refuse(name))
-    yield tried
+    monkeypatch.setattr(socket.socket, "__init__", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield
     assert [] == tried
 
 
@@ -170,7 +173,7 @@ def test_nodes_that_are_no_list_are_refused(nodes: Any) -> None:
 )
 def test_a_node_of_another_type_is_refused(node: Any) -> None:
     """The text lists what a node may be, and which type this one has."""
-    with pytest.raises(TypeError, match=r"node must be a URL, .* not ") as caught:
+    with pytest.raises(TypeError, match=r"nodes\[1\].* must be a URL, .* not ") as caught:
         Redlock([URLS[0], node])
     assert type(node).__qualname__ in str(caught.value)
 
@@ -198,11 +201,12 @@ def test_a_synchronous_client_is_no_node() -> None:
     ],
 )
 def test_f004_a_url_that_is_none_is_refused(url: str) -> None:
-    """Bad schemes, ports and options are told when it is built, with the URL."""
-    with pytest.raises(ConfigurationError, match=r"^node ") as caught:
+    """Bad schemes, ports and options are told when it is built, with the node's place in the list.
+
+    The URL itself is not shown: whatever is wrong with it, a password may be in it.
+    """
+    with pytest.raises(ConfigurationError, match=r"nodes\[1\].* must "):
         Redlock([URLS[0], url])
-    if "[" not in url:
-        assert url.partition("?")[0] in str(caught.value)
 
 
 @pytest.mark.parametrize("rest", ["127.0.0.1:port", "127.0.0.1:7001/0?db=x", "[::1:7001"])
