@@ -15,7 +15,7 @@ from aioredlock2._core.terms import LockTerms
 from aioredlock2._core.validity import valid_until
 from aioredlock2._engine import Round
 from aioredlock2._hold import Hold
-from aioredlock2._node import Sighting
+from aioredlock2._node import NON_LOCK, Sighting
 from aioredlock2._session import Session
 from aioredlock2._turns import Turn, TurnMissed
 from aioredlock2.errors import AcquiredTooLate, AcquireError, LockContended, QuorumUnreachable
@@ -200,5 +200,5 @@ def _foreign(look: Round) -> int:
         if isinstance(cause, Sighting):
             count += TOKEN.fullmatch(cause.token) is None
         else:
-            count += cause == "the key holds a non-lock value"
+            count += cause == NON_LOCK
     return count

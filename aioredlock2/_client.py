@@ -25,7 +25,7 @@ from aioredlock2._core.terms import (
 )
 from aioredlock2._engine import Round, closed_error
 from aioredlock2._lock import Lock, OnLost
-from aioredlock2._node import Node, NodeStatus, Sighting
+from aioredlock2._node import NON_LOCK, Node, NodeStatus, Sighting
 from aioredlock2._runtime import Runtime, digest
 from aioredlock2._session import Options, Session
 from aioredlock2.errors import ConfigurationError, QuorumUnreachable
@@ -53,7 +53,8 @@ class NodeSighting:
     holder: str | None
     """A short digest of the token there (`Lease.digest`); None if there is none, or no answer."""
     remaining: float | None
-    """Seconds until the key expires there; None if there is none, or no answer."""
+    """Seconds until the key expires there; infinite if it never does, which is none of our doing;
+    None if there is none, or no answer."""
     cause: str = ""
     """Why there is no answer, empty if there is one."""
 
@@ -233,7 +234,7 @@ class Redlock:
         sightings = [cause if isinstance(cause, Sighting) else None for cause in looked.causes]
         holder = _quorum_holder(sightings, looked.quorum)
         lefts = sorted(
-            (s.remaining_ms / 1000 for s in sightings if s is not None and s.token == holder),
+            (seen.remaining for seen in sightings if seen is not None and seen.token == holder),
             reverse=True,
         )
         return Inspection(
@@ -244,7 +245,7 @@ class Redlock:
                 NodeSighting(
                     node.name,
                     None if seen is None else digest(seen.token),
-                    None if seen is None else seen.remaining_ms / 1000,
+                    None if seen is None else seen.remaining,
                     cause if isinstance(cause, str) else "",
                 )
                 for node, seen, cause in zip(self._nodes, sightings, looked.causes, strict=True)
@@ -260,6 +261,9 @@ class Redlock:
         sightings = [cause for cause in looked.causes if isinstance(cause, Sighting)]
         if _quorum_holder(sightings, looked.quorum) is not None:
             return True
+        strange = sum(cause == NON_LOCK for cause in looked.causes)
+        if strange > looked.nodes - looked.quorum:
+            return True  # whatever it is, nobody can get the lock
         most = max(Counter(seen.token for seen in sightings).values(), default=0)
         if most + looked.broken < looked.quorum:
             return False

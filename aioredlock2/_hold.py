@@ -32,6 +32,7 @@ class Hold:
         "key",
         "latest",
         "loss_waiters",
+        "max_hold",
         "on_loss",
         "reason",
         "renew",
@@ -68,6 +69,7 @@ class Hold:
         self.reason = ""
         """What ended it, once it is lost."""
         self.held_since = won.started_at
+        self.max_hold = max_hold
         self.hold_until = None if max_hold is None else won.started_at + max_hold
         self.valid_until = valid_until
         if self.hold_until is not None and self.hold_until < valid_until:

@@ -14,14 +14,13 @@ from aioredlock2._core.lease_state import LeaseState
 from aioredlock2._core.terms import wrong_value
 from aioredlock2._engine import NEVER_SENT, Round
 from aioredlock2._hold import Hold
-from aioredlock2._node import Node
+from aioredlock2._node import ABSENT, Node
 from aioredlock2._runtime import digest
 from aioredlock2._session import Session
+from aioredlock2.errors import shown
 from aioredlock2.outcomes import NodeOutcome, NodeRelease, Removal, Vote
 
 __all__ = ["Lease", "ReleaseReport"]
-
-ABSENT = "no key there any more"
 
 
 class ReleaseReport:
@@ -176,9 +175,9 @@ class Lease:
         terms = waiting[-1][0] if waiting else self._hold.terms
         if ttl is not None:
             terms = self._session.terms(ttl)
-            max_hold = self._hold.hold_until
-            if max_hold is not None and terms.ttl > max_hold - self._hold.held_since:
-                raise wrong_value("ttl", ttl, "no longer than the lease's max_hold")
+            max_hold = self._hold.max_hold
+            if max_hold is not None and terms.ttl > max_hold:
+                raise wrong_value("ttl", ttl, f"no longer than the lease's max_hold={max_hold:g}")
             self._session.note_ttl(terms.ttl)
         await self._session.watchdog.extend(self._hold, terms)
 
@@ -197,12 +196,12 @@ class Lease:
 
     def _loop(self, what: str) -> asyncio.AbstractEventLoop:
         """The loop of this lease, if it is the running one."""
-        return self._session.check_here(f"{what} the lease of {self.resource!r}")
+        return self._session.check_here(f"{what} the lease of {shown(self.resource)}")
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else self._hold.state.value
         left = f", {self.remaining():.3f} s left" if self.is_held else ""
-        return f"<Lease {self.resource!r} {state}{left}>"
+        return f"<Lease {shown(self.resource)} {state}{left}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -215,7 +214,7 @@ class Lease:
             return
         hold.abandoned = True
         warnings.warn(
-            f"the lease of {hold.resource!r} was dropped while held: it is no longer renewed; "
+            f"the lease of {shown(hold.resource)} was dropped while held: it is no longer renewed; "
             "keep the Lease, release it, or use 'async with'",
             ResourceWarning,
             stacklevel=2,

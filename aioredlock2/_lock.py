@@ -19,7 +19,7 @@ from aioredlock2._core.terms import LockTerms
 from aioredlock2._hold import Hold
 from aioredlock2._lease import Lease, released
 from aioredlock2._session import Session
-from aioredlock2.errors import ConfigurationError, LeaseLost, LockContended
+from aioredlock2.errors import ConfigurationError, LeaseLost, LockContended, shown
 
 if TYPE_CHECKING:
     from aioredlock2._client import Redlock
@@ -56,7 +56,7 @@ class _Entry:
         """The lease is lost: stop the body at its next await. Called from the loop only."""
         if not (self.left or self.task.done()):
             self.cancelled = True
-            self.task.cancel(f"the lease of {self.hold.resource!r} is lost")
+            self.task.cancel(f"the lease of {shown(self.hold.resource)} is lost")
 
     async def settle(self, exc: BaseException | None) -> bool:
         """Take our cancellation back; whether `exc` is nothing but that.
@@ -184,7 +184,7 @@ class Lock:
             return
         if exc is None or ours:
             raise LeaseLost(self._resource, hold.reason) from exc
-        exc.add_note(f"meanwhile the lease of {self._resource!r} was lost: {hold.reason}")
+        exc.add_note(f"meanwhile the lease of {shown(self._resource)} was lost: {hold.reason}")
 
     def _leaving(self) -> _Entry:
         """The entry that this exit belongs to: this task's newest, else the oldest of a done task."""
@@ -197,7 +197,9 @@ class Lock:
         if entry is None and self._entries:
             entry = self._entries[0]
         if entry is None:
-            raise ConfigurationError(f"lock of {self._resource!r} left without having been entered")
+            raise ConfigurationError(
+                f"lock of {shown(self._resource)} left without having been entered"
+            )
         self._entries.remove(entry)
         return entry
 
@@ -216,7 +218,7 @@ class Lock:
         return locked
 
     def __repr__(self) -> str:
-        return f"<Lock {self._resource!r} ttl={self._terms.ttl:g} s>"
+        return f"<Lock {shown(self._resource)} ttl={self._terms.ttl:g} s>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lock can't be pickled: give the other process the URLs and the name")

@@ -27,13 +27,29 @@ The engine never branches on the kind of node; if it must, this contract is wron
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from aioredlock2._core.ballot import Ballot
 from aioredlock2._runtime import Runtime
 
-__all__ = ["Node", "NodeHost", "NodeState", "NodeStatus", "Request", "Sighting", "Verb"]
+__all__ = [
+    "ABSENT",
+    "NON_LOCK",
+    "Node",
+    "NodeHost",
+    "NodeState",
+    "NodeStatus",
+    "Request",
+    "Sighting",
+    "Verb",
+]
+
+ABSENT = "no key there any more"
+"""Cause of a denied revoke: told from a foreign owner where somebody reads the report."""
+NON_LOCK = "the key holds a non-lock value"
+"""Cause of a denied vote where something else than a lock lies under the key."""
 
 
 class Verb(enum.Enum):
@@ -69,6 +85,11 @@ class Sighting:
     token: bytes = field(repr=False)
     remaining_ms: int
     """Milliseconds the key has left; -1 if it has no ttl, which is none of our doing."""
+
+    @property
+    def remaining(self) -> float:
+        """Seconds the key has left, infinite if it has no ttl."""
+        return self.remaining_ms / 1000 if self.remaining_ms >= 0 else math.inf
 
 
 class NodeState(enum.Enum):

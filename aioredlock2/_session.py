@@ -33,6 +33,7 @@ REDIAL_S_IDLE = 1.0
 REDIAL_S_MIN = 0.05
 REDIAL_SHARE = 0.1
 SLEEP_S_MAX = 3600.0
+CLOSING_TURNS = 3
 GUARD_S_EXTRA = 1.0
 """Uptime comes in whole seconds."""
 
@@ -215,6 +216,9 @@ class Session:
             await self.engine.inspect(self._options.probe_key, node_timeout).decided(self.loop)
         finally:
             self.drop()
+        # Dials that were cancelled, and connections that were closed, end in these turns.
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     def drop(self) -> None:
         """Let go of everything at once, also if the loop is closed or this is a forked child."""

@@ -26,7 +26,7 @@ from aioredlock2._hold import Extension, Hold
 from aioredlock2._node import Request, Verb
 from aioredlock2._schedule import Schedule
 from aioredlock2._turns import Turns
-from aioredlock2.errors import LeaseError, LeaseLost, LeaseReleased
+from aioredlock2.errors import LeaseError, LeaseLost, LeaseReleased, shown
 from aioredlock2.outcomes import Vote, describe
 
 __all__ = ["Watchdog"]
@@ -247,7 +247,7 @@ class Watchdog:
                 self._plan(hold, now)
         else:
             hold.extensions = served + hold.extensions
-            logger.debug("extension of %r brought no quorum, tried again", hold.resource)
+            logger.debug("extension of %s brought no quorum, tried again", shown(hold.resource))
             self._plan(hold, now, retry_in=self._retry_pause(hold, now))
 
     def _retry_pause(self, hold: Hold, now: float) -> float:
@@ -284,7 +284,9 @@ class Watchdog:
         if left <= hold.terms.ttl:
             hold.warned = True
             logger.warning(
-                "%r reaches its max_hold in %.3f s: it will be lost then", hold.resource, left
+                "%s reaches its max_hold in %.3f s: it will be lost then",
+                shown(hold.resource),
+                left,
             )
 
     # The end.
@@ -295,7 +297,7 @@ class Watchdog:
             return
         self._forget(hold)
         if not hold.abandoned:
-            logger.warning("lease of %r is lost: %s", hold.resource, reason)
+            logger.warning("lease of %s is lost: %s", shown(hold.resource), reason)
         self._leave_turn(hold)
         hold.tell(lost=True)
         if hold.on_loss is not None:

@@ -33,6 +33,15 @@ __all__ = [
 ]
 
 
+SHOWN_CHARS_MAX = 80
+
+
+def shown(value: object) -> str:
+    """A value for a text: its repr, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
+
+
 class RedlockError(Exception):
     """Base of all errors of this library."""
 
@@ -72,7 +81,9 @@ class AcquireError(RedlockError):
 
     def __str__(self) -> str:
         rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
-        text = f"{self.resource!r} {self._what} after {self.elapsed:.3f} s and {rounds}"
+        # Without a round nothing is known of others: the hint says what stood in the way.
+        what = self._what if self.outcomes else "not acquired"
+        text = f"{shown(self.resource)} {what} after {self.elapsed:.3f} s and {rounds}"
         if self.outcomes:
             text += f": {describe(self.outcomes)}"
         return f"{text}; {self.hint}" if self.hint else text
@@ -107,7 +118,7 @@ class LeaseError(RedlockError):
         """One readable line: what ended the lease."""
 
     def __str__(self) -> str:
-        return f"lease of {self.resource!r}: {self.reason}"
+        return f"lease of {shown(self.resource)}: {self.reason}"
 
 
 class LeaseLost(LeaseError):

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aioredlock2.errors import ConfigurationError
+from aioredlock2.errors import ConfigurationError, shown
 
 __all__ = [
     "LockTerms",
@@ -29,22 +29,16 @@ NODE_TIMEOUT_S_MAX = 0.05
 SECONDS_MAX = 2.0**53 / 1000
 """About 285,000 years; milliseconds beyond 2**53 are no longer exact."""
 SLOTS_PER_TTL = 64
-SHOWN_CHARS_MAX = 80
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
 
 
 def wrong_type(name: str, value: object, allowed: str) -> TypeError:
     """The error for an argument of a type that can't work."""
-    return TypeError(f"{name}={_shown(value)}: must be {allowed}, not {type(value).__name__}")
+    return TypeError(f"{name}={shown(value)}: must be {allowed}, not {type(value).__name__}")
 
 
 def wrong_value(name: str, value: object, allowed: str) -> ConfigurationError:
     """The error for an argument whose value can't work."""
-    return ConfigurationError(f"{name}={_shown(value)}: must be {allowed}")
+    return ConfigurationError(f"{name}={shown(value)}: must be {allowed}")
 
 
 def number(name: str, value: object) -> float:

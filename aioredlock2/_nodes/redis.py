@@ -74,6 +74,7 @@ class RedisNode:
     def open(self, host: NodeHost) -> None:
         """Start to connect and keep connected, in the running loop."""
         self._host = host
+        self._state, self._cause = NodeState.CONNECTING, "not connected yet"
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._start_dialling(at_once=True)
@@ -142,6 +143,7 @@ class RedisNode:
         forked = os.getpid() != self._pid
         self._dial_number += 1
         self._reset()
+        self._state, self._cause = NodeState.DOWN, "the client is closed"
         if loop is None or loop.is_closed() or forked:
             if link is not None:
                 link.discard()

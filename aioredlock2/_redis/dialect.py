@@ -25,12 +25,11 @@ from typing import Any, cast
 
 import hiredis
 
-from aioredlock2._node import Request, Sighting, Verb
+from aioredlock2._node import ABSENT, NON_LOCK, Request, Sighting, Verb
 from aioredlock2._redis import scripts
 from aioredlock2.outcomes import Vote
 
 __all__ = [
-    "ABSENT",
     "FORMS",
     "WHOSE",
     "Answer",
@@ -102,7 +101,6 @@ REVOKE_EVALSHA = Form("EVALSHA", _revoke_script(b"EVALSHA", scripts.REVOKE.sha1)
 REVOKE_EVAL = Form("EVAL", _revoke_script(b"EVAL", scripts.REVOKE.text), 1, 0)
 WHOSE = Form("EXISTS", lambda r: (b"EXISTS", r.key), 1, 0)
 """Asked after a revoke that found nothing of ours, to tell an expired key from a foreign one."""
-ABSENT = "no key there any more"
 INSPECT = Form("GET PTTL", lambda _: (), None, None, replies=2)
 
 FORMS: dict[Verb, tuple[Form, ...]] = {
@@ -168,7 +166,7 @@ def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
 
 def _read_error(form: Form, request: Request, text: str) -> Answer | Refusal:
     if "WRONGTYPE" in text or "should be of string type" in text:
-        return Vote.DENIED, "the key holds a non-lock value"
+        return Vote.DENIED, NON_LOCK
     if form is WHOSE:
         return Vote.DENIED, "no key or another value; EXISTS: " + cause_of(request, text)
     if (refusal := refusal_of(form, text)) is not None:

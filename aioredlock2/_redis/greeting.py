@@ -123,10 +123,10 @@ def _fields_of_info(reply: object) -> dict[str, str]:
 
 
 def _unfit(info: dict[str, str], hello: dict[str, str]) -> str:
-    mode = hello.get("mode") or info.get("redis_mode") or info.get("server_mode")
-    if mode == "sentinel":
+    modes = {hello.get("mode"), info.get("redis_mode"), info.get("server_mode")}
+    if "sentinel" in modes:
         return "is a Sentinel, which holds no keys: give Sentinel(...).master_for(...)"
-    if mode == "cluster" or info.get("cluster_enabled") == "1":
+    if "cluster" in modes or info.get("cluster_enabled") == "1":
         return "cluster node given as independent node"
     role = info.get("role") or hello.get("role", "master")
     return "" if role == "master" else f"is a {role}, only masters vote"

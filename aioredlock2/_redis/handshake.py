@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.connection import (
@@ -209,7 +211,10 @@ def _pool_of(given: object, label: str) -> ConnectionPool:
                 f"{label}={_shown(given)}: must be a URL that begins with {', '.join(SCHEMES)}"
             )
         with contextlib.suppress(Exception):  # whatever it was, its text may quote the URL
-            return redis.asyncio.ConnectionPool.from_url(given)
+            parts = urlsplit(given)
+            # redis-py takes a database that is no number for number 0, and no path for any.
+            if parts.path if parts.scheme == "unix" else re.fullmatch(r"/?|/\d+", parts.path):
+                return redis.asyncio.ConnectionPool.from_url(given)
         raise ConfigurationError(
             f"{label}={_shown(given)}: must be a URL that redis-py understands"
         )

@@ -370,7 +370,7 @@ async def test_a_release_goes_where_the_token_may_be() -> None:
     await revoked.decided(the_loop())
     await settle()
     assert revoked.verdict is Verdict.WON
-    assert revoked.votes == [G, G, G, D, G]
+    assert revoked.votes == [G, G, G, F, G]
     assert revoked.causes[3] == "never sent"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioredlock2._node import Request, Sighting, Verb
+from aioredlock2._node import ABSENT, Request, Sighting, Verb
 from aioredlock2._redis import dialect, scripts
 from aioredlock2._redis.dialect import FORMS, Dialect, Form, Refusal
 from aioredlock2.outcomes import Vote
@@ -207,7 +207,7 @@ def test_f116_an_inspection_tells_who_and_how_long(reply: object, answer: object
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
-        (0, dialect.ABSENT),
+        (0, ABSENT),
         (1, "another value"),
         (
             hiredis.ReplyError("NOPERM this user has no permissions"),
