@@ -14,6 +14,7 @@ from tests.support.acl import PASSWORD, acl_user
 from tests.support.clients import patient
 from tests.support.facts import all_up, deleted, heard, states
 from tests.support.fleet import Look
+from tests.support.logs import ours
 from tests.support.polling import until
 from tests.support.pool import ServerPool
 from tests.support.servers import Kind
@@ -47,7 +48,7 @@ def acl_log(view: Look, servers: Sequence[Server]) -> list[dict[str, str]]:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    return [r.getMessage() for r in ours(caplog) if r.levelno >= logging.WARNING]
 
 
 async def test_f103_the_least_rights_suffice(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 import redis
 import redis.asyncio
 from redis.credentials import CredentialProvider
@@ -103,3 +105,21 @@ async def test_a_failing_credential_provider_is_an_outage(
             vault.error = None
             await works(redlock)
     await client.aclose()
+
+
+@pytest.mark.loop
+async def test_closing_in_the_midst_of_a_dial_leaves_nothing(
+    servers3: Sequence[Server], view: Look
+) -> None:
+    """Whatever step of the dial it hits, right password or wrong: no connection, no stray error."""
+    with acl_user(servers3, view, "~*", "+@all") as user:
+        wrong = [url.replace(PASSWORD, "wrong") for url in user.urls]
+        for turns in range(60):
+            for urls in (user.urls, wrong):
+                redlock = patient(urls)
+                redlock.session()
+                for _ in range(turns % 40):
+                    await asyncio.sleep(0)
+                await redlock.aclose()
+        await until(lambda: not any(user.connections()))
+        await until(lambda: len(asyncio.all_tasks()) == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from aioredlock2._redis import handshake
 from aioredlock2._redis.handshake import Dialer
 from aioredlock2.embedded import Server
+from tests.support.fleet import Look
+from tests.support.polling import until
 
 OWNED = {"_transport", "_writer"}
 """The private attributes of redis-py's connections that handshake.py may touch."""
@@ -49,17 +52,33 @@ async def test_nothing_lies_in_the_buffer_after_connect(connection: AbstractConn
     assert b"" == bytes(reader._buffer)  # type: ignore[attr-defined]
 
 
-async def test_without_its_writer_a_connection_lets_go(connection: AbstractConnection) -> None:
-    """Once `_writer` is taken away, neither disconnect nor collection closes the transport."""
-    writer, connection._writer = connection._writer, None
-    assert writer is not None
-    await connection.disconnect(nowait=True)
-    del connection
-    assert not writer.transport.is_closing()
-    taken = _Taken()
-    writer.transport.set_protocol(taken)
-    writer.transport.write(b"PING\r\n")
-    assert b"+PONG\r\n" == await asyncio.wait_for(taken.first, 5)
+async def test_a_transport_taken_over_is_closed_by_nobody(
+    servers3: Sequence[Server], view: Look
+) -> None:
+    """The connection, the writer and the reader are collected; the transport lives on."""
+    dialer = Dialer(servers3[0].url)
+    link = await dialer.dial()
+    del dialer
+    gc.collect()
+    await asyncio.sleep(0)
+    answers = _Answers()
+    link.attach(answers)
+    link.send(b"PING\r\n", "slot")
+    assert ("slot", b"PONG") == await asyncio.wait_for(answers.first, 5)
+    link.attach(None)
+    link.close()
+    await until(lambda: not view(servers3[0]).client_list())
+
+
+class _Answers:
+    def __init__(self) -> None:
+        self.first: asyncio.Future[tuple[object, object]] = asyncio.Future()
+
+    def replied(self, slot: object, reply: object) -> None:
+        self.first.set_result((slot, reply))
+
+    def link_lost(self, cause: str, _unanswered: list[object]) -> None:
+        self.first.set_exception(ConnectionError(cause))
 
 
 class _Taken(asyncio.Protocol):

@@ -98,6 +98,19 @@ async def test_a_dead_sentinel_is_passed_over(watch: SentinelServer, known: Sent
     await user.aclose()
 
 
+async def test_a_sentinel_itself_is_no_node(
+    watch: SentinelServer, servers3: Sequence[Server]
+) -> None:
+    """Its port given in place of a master's: down, with that reason, however well it answers."""
+    urls = [f"redis://{watch.host}:{watch.port}", *(server.url for server in servers3[:2])]
+    async with patient(urls) as redlock:
+        await all_up(redlock, [1, 2])
+        await until(lambda: redlock.nodes[0].state is NodeState.DOWN)
+        assert "entinel" in redlock.nodes[0].cause
+        async with redlock("job", wait=0) as lease:
+            await heard(lease, 2)
+
+
 def test_replicas_of_a_service_are_refused() -> None:
     """`slave_for` can never lead to a node: that is said when the client is built."""
     user = sentinel_of(Nowhere)
