@@ -144,8 +144,8 @@ class Attempt:
             down = asked.verdict is Verdict.UNREACHABLE
             await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
             session.check_open()
-            if pause >= left and not down:
-                # The last round: look at what is in the way too, for the error's sake.
+            if left - pause < terms.node_timeout and not down:
+                # Perhaps the last round: look at what is in the way too, for the error's sake.
                 look = engine.inspect(self._key, terms.node_timeout)
 
     async def _let_others_in(self, turn: Turn) -> None:

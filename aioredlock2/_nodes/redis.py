@@ -29,6 +29,8 @@ REDIAL_S_FIRST = 0.02
 REDIAL_S_UNFIT = 1.0
 STABLE_S = 1.0
 """A link that lived shorter counts as a failed dial: no tight loop with a server that hangs up."""
+REPAY_S = 0.2
+"""A delete that met a server which was loading or busy is sent again after so long."""
 OWED_MAX = 20_000
 """Deletes kept for a node that is away; the oldest beyond that are left to their ttl."""
 
@@ -68,6 +70,7 @@ class RedisNode:
         self._guard: asyncio.TimerHandle | None = None
         self._guard_until = 0.0
         self._owed: dict[bytes, Request] = {}
+        self._paying: asyncio.TimerHandle | None = None
 
     # Asked by the engine.
 
@@ -139,7 +142,8 @@ class RedisNode:
 
     def drop(self) -> None:
         """Let go of everything at once, also when the loop it was opened in is closed."""
-        link, task, guard, loop = self._link, self._dialling, self._guard, self._loop
+        link, task, loop = self._link, self._dialling, self._loop
+        guard, paying = self._guard, self._paying
         forked = os.getpid() != self._pid
         self._dial_number += 1
         self._reset()
@@ -148,8 +152,9 @@ class RedisNode:
             if link is not None:
                 link.discard()
             return
-        if guard is not None:
-            guard.cancel()
+        for timer in (guard, paying):
+            if timer is not None:
+                timer.cancel()
         if task is not None:
             task.cancel()
         if link is not None:
@@ -257,10 +262,7 @@ class RedisNode:
         link.attach(self)
         if greeting.evicts:
             self._warn_once(f"evicts keys at maxmemory ({greeting.evicts}): locks can vanish")
-        for request in self._owed.values():
-            if request.until > now:
-                self.ask(request, None, 0)
-        self._owed.clear()
+        self._pay()
         logger.info("node %s is up: %s", self.name, greeting.server)
         self._judge()
 
@@ -327,6 +329,15 @@ class RedisNode:
         if len(self._owed) > OWED_MAX:
             del self._owed[next(iter(self._owed))]
 
+    def _pay(self) -> None:
+        """Send the deletes owed, those whose key may still live."""
+        self._paying = None
+        owed, self._owed = self._owed, {}
+        now = self._the_host.runtime.clock()
+        for request in owed.values():
+            if request.until > now:
+                self.ask(request, None, 0)
+
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
@@ -350,7 +361,13 @@ class RedisNode:
                 self._send(dialect.WHOSE, request, ballot, index)
                 return
             ballot.cast(index, vote, cause)
-        if isinstance(cause, str) and self._link is not None and dialect.ends_the_link(cause):
+        if not isinstance(cause, str) or self._link is None:
+            return
+        if verb is Verb.REVOKE and dialect.is_passing(cause):
+            self._owe(request)
+            if self._paying is None:
+                self._paying = self._the_loop.call_later(REPAY_S, self._pay)
+        elif dialect.ends_the_link(cause):
             self._link.abort(cause)
 
     def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "Refusal",
     "cause_of",
     "ends_the_link",
+    "is_passing",
     "pack",
     "pack_words",
     "probe_command",
@@ -190,6 +191,11 @@ def ends_the_link(cause: str) -> bool:
     Replies may be shifted (Doubt), the master may be another one now, or the password.
     """
     return isinstance(cause, Doubt) or cause.startswith(("READONLY", "NOAUTH"))
+
+
+def is_passing(cause: str) -> bool:
+    """Whether the server only can't answer just now: a delete is worth another try."""
+    return cause.startswith(("LOADING", "BUSY", "MISCONF", "MASTERDOWN", "NOREPLICAS"))
 
 
 def _read_inspection(request: Request, reply: object) -> Answer:
