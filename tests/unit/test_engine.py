@@ -455,6 +455,19 @@ async def test_closing_takes_back_what_is_being_asked_for() -> None:
 
 
 @in_virtual_time
+async def test_closing_leaves_a_round_that_is_decided_as_it_is() -> None:
+    nodes = model_nodes(3)
+    nodes[2].way = Way(back=0.02)
+    engine = engine_of(nodes)
+    asked = await engine.grant(KEY, TERMS)
+    engine.close()
+    assert asked.verdict is Verdict.WON
+    assert not asked.withdrawn
+    await asyncio.sleep(0.03)
+    assert asked.votes == [G] * 3
+
+
+@in_virtual_time
 async def test_nobody_gets_past_the_gate_of_a_closed_engine() -> None:
     nodes = model_nodes(3)
     engine = engine_of(nodes)

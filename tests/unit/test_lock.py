@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -17,9 +18,10 @@ from aioredlock2 import (
     Lock,
     LockContended,
     QuorumUnreachable,
+    Redlock,
 )
 from aioredlock2._node import Verb
-from tests.support.model_node import client, sent
+from tests.support.model_node import ModelNode, client, sent
 from tests.support.scene import (
     KEY,
     NODE_TIMEOUT,
@@ -33,7 +35,7 @@ from tests.support.scene import (
     now,
     rounds_at,
 )
-from tests.support.virtual import in_virtual_time, run, settle
+from tests.support.virtual import VirtualLoop, in_virtual_time, run, settle, the_loop
 
 
 class BodyError(Exception):
@@ -218,6 +220,47 @@ async def test_f080_an_exit_takes_its_own_entry_else_the_oldest_of_a_task_that_i
         assert orphan.is_held
         await lock.__aexit__(None, None, None)
         assert orphan.is_released
+
+
+@in_virtual_time
+async def test_a_lock_is_entered_by_a_task_only() -> None:
+    """There must be somebody to cancel at a loss."""
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        errors: list[BaseException] = []
+
+        def callback() -> None:
+            entering = redlock("x").__aenter__()
+            try:
+                entering.send(None)
+            except ConfigurationError as error:
+                errors.append(error)
+
+        the_loop().call_soon(callback)
+        await settle()
+        assert "needs a running asyncio task" in str(errors[0])
+        assert not nodes[0].asked
+
+
+def test_in_a_forked_child_the_exit_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no loop running, and the lease is the parent's."""
+
+    async def enter() -> tuple[Redlock, Lock, list[ModelNode]]:
+        nodes = nearby()
+        redlock = client(nodes)
+        lock = redlock("x")
+        await lock.__aenter__()
+        return redlock, lock, nodes
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        redlock, lock, nodes = runner.run(enter())
+        parent = os.getpid()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: parent + 1)
+            with pytest.raises(StopIteration):
+                lock.__aexit__(None, None, None).send(None)
+        assert not any(sent(nodes, Verb.REVOKE))
+        runner.run(redlock.aclose())
 
 
 # --- cancelled exits ----------------------------------------------------------------------------

@@ -265,6 +265,70 @@ async def test_a_loss_when_the_entering_task_is_done_cancels_nobody() -> None:
 
 
 @in_virtual_time
+async def test_after_a_loss_another_task_may_leave_for_the_one_that_is_done() -> None:
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        lock = redlock("x", ttl=1, renew=False)
+        entered = the_loop().create_future()
+
+        async def enter() -> None:
+            entered.set_result(await lock.__aenter__())
+            await asyncio.sleep(100)
+
+        task = asyncio.create_task(enter())
+        lease = await entered
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert lease.is_lost
+        with pytest.raises(LeaseLost):
+            await lock.__aexit__(None, None, None)
+
+
+@in_virtual_time
+async def test_after_a_loss_another_task_may_leave_for_the_one_that_goes_on() -> None:
+    """Our cancellation of that one is taken back."""
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        lock = redlock("x", ttl=1, renew=False)
+        stopped = asyncio.Event()
+
+        async def enter() -> int:
+            await lock.__aenter__()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+            stopped.set()
+            await asyncio.sleep(1)
+            task = asyncio.current_task()
+            assert task is not None
+            return task.cancelling()
+
+        task = asyncio.create_task(enter())
+        await stopped.wait()
+        with pytest.raises(LeaseLost):
+            await lock.__aexit__(None, None, None)
+        assert await task == 0
+
+
+@in_virtual_time
+async def test_a_cancellation_from_outside_that_had_not_arrived_either_is_delivered() -> None:
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        lock = redlock("x")
+
+        async def body(_: Lease) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            lock._entries[-1].cancel_body()
+            task.cancel()
+
+        task = asyncio.create_task(under(lock, body))
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await asyncio.sleep(ROUND_TRIP)
+        assert holders(nodes) == [None] * 5
+
+
+@in_virtual_time
 async def test_a_loss_by_hand_cancels_nobody() -> None:
     nodes = nearby()
     async with client(nodes) as redlock:

@@ -126,6 +126,17 @@ async def test_f003_a_node_that_moved_gives_its_old_server_up() -> None:
     assert session.claim(one, "server a") == "n2"
 
 
+@in_virtual_time
+async def test_terms_follow_the_clients_settings() -> None:
+    redlock = client(model_nodes(1), drift_factor=0.1, node_timeout=0.2)
+    terms = redlock.session().terms(5)
+    assert (terms.ttl_ms, terms.node_timeout) == (5000, 0.2)
+    assert terms.drift == pytest.approx(0.502)
+    with pytest.raises(ConfigurationError):
+        redlock.session().terms(0.4)
+    await redlock.aclose()
+
+
 # --- contact and sleep --------------------------------------------------------------------------
 
 
@@ -196,6 +207,18 @@ async def test_a_sleep_for_nodes_hurries_them_and_ends_when_one_comes() -> None:
     await session.sleep(60, 10, for_nodes=True)
     assert now() - began_at == pytest.approx(0.2)
     assert [node.hurried for node in nodes] == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_two_reasons_to_wake_are_as_good_as_one() -> None:
+    nodes = model_nodes(3)
+    session = session_of(nodes)
+    for node in nodes:
+        node.cut()
+    for node in nodes:
+        the_loop().call_later(0.2, node.restore)
+    await session.sleep(0.2, 10, for_nodes=True)
+    await settle()
 
 
 @in_virtual_time

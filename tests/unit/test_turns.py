@@ -198,6 +198,38 @@ async def test_closing_during_a_hand_over_hands_over() -> None:
     assert await waiter is turn
 
 
+@in_virtual_time
+async def test_a_turn_that_comes_at_the_very_limit_is_had() -> None:
+    turns = Turns(the_loop())
+    turn = await take(turns)
+    the_loop().call_later(0.5, turns.leave, turn)
+    waiter = asyncio.create_task(take(turns, 0.5))
+    assert await waiter is turn
+
+
+async def test_leaving_twice_takes_nobodys_turn() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    old = await take(turns)
+    turns.leave(old)
+    new = await take(turns)
+    turns.leave(old)
+    assert turns.of(KEY) is new
+    turns.leave(new)
+    turns.leave(new)
+    assert turns.take_now(KEY) is not None
+
+
+async def test_closing_is_no_news_for_whoever_has_gone_already() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    await take(turns)
+    gone = asyncio.create_task(take(turns))
+    await settle()
+    gone.cancel()
+    turns.close(closed)
+    await settle()
+    assert gone.cancelled()
+
+
 class Queue:
     """Tasks that want one name, and what they must see."""
 

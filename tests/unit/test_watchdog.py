@@ -445,6 +445,20 @@ async def test_a_planted_key_counts_from_the_next_round_on() -> None:
         await lease.release()
 
 
+@in_virtual_time
+async def test_a_node_that_was_away_at_the_grant_is_planted_and_freed_at_the_release() -> None:
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        cut(nodes[:1])
+        lease = await redlock("x").acquire()
+        nodes[0].restore()
+        await past_renewal()
+        assert len(set(holders(nodes))) == 1
+        await lease.release()
+        await asyncio.sleep(ROUND_TRIP)
+        assert holders(nodes) == [None] * 5
+
+
 @pytest.mark.parametrize("end", ["none", "release", "deadline", "loss"])
 @in_virtual_time
 async def test_nothing_is_planted_for_a_lease_that_is_over(end: str) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from aioredlock2 import LeaseLost, Removal
+from aioredlock2._core.ballot import Ballot
 from aioredlock2._core.lease_state import LeaseState
-from aioredlock2._node import Verb
+from aioredlock2._node import Request, Verb
 from tests.support.model_node import LOST, ModelNode, client, sent
 from tests.support.scene import (
     ROUND_TRIP,
@@ -124,6 +125,49 @@ async def test_loss_is_told_once_with_its_reason(caplog: pytest.LogCaptureFixtur
             "lease of 'x' is lost: too many nodes no longer have its key: 0 of 5"
         )
         await lease.release()
+
+
+class SlowToWrite(ModelNode):
+    """Takes its time before the bytes leave."""
+
+    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+        the_loop().block(0.01)
+        super().ask(request, ballot, index)
+
+
+@in_virtual_time
+async def test_a_lease_may_be_lost_while_its_renewal_is_written() -> None:
+    """Nobody is connected, and by the time that is clear the deadline is over."""
+    nodes = [SlowToWrite(node.name, node.server) for node in nearby()]
+    async with client(nodes) as redlock:
+        lease = await redlock("x", renew=False).acquire()
+        cut(nodes)
+        await asyncio.sleep(lease.remaining() - 0.02)
+        with pytest.raises(LeaseLost):
+            await lease.extend()
+        (renewal,) = [asked for asked in nodes[0].asked if asked.verb is Verb.RENEW]
+        assert renewal.ballot is not None
+        assert renewal.ballot.withdrawn
+        await lease.release()
+
+
+@in_virtual_time
+async def test_a_loss_is_announced_from_the_loop_only() -> None:
+    """Also one that a release finds: not from within the call."""
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        for release in (False, True):
+            told = list[bool]()
+            lease = await redlock("x", ttl=1, renew=False).acquire()
+            lease._hold.on_loss = lambda: told.append(asyncio.current_task() is None)  # noqa: B023
+            the_loop().block(2)
+            if release:
+                cut(nodes)
+                await lease.release()
+            assert told == []
+            await settle()
+            assert told == [True]
+            await lease.release()
 
 
 # --- suspend ------------------------------------------------------------------------------------
