@@ -172,9 +172,10 @@ class Redlock:
         if not isinstance(renew, bool):
             raise wrong_type("renew", renew, "True or False")
         no_bound = ", or None for no bound"
-        hold = None if max_hold is None else seconds("max_hold", max_hold, instead=no_bound)
-        if hold == MAX_HOLD_S:
-            hold = max(hold, terms.ttl)  # the default gives way to a ttl that was asked for
+        if max_hold == MAX_HOLD_S:
+            hold: float | None = max(MAX_HOLD_S, terms.ttl)  # the default gives way to the ttl
+        else:
+            hold = None if max_hold is None else seconds("max_hold", max_hold, instead=no_bound)
         if hold is not None and hold < terms.ttl:
             raise wrong_value("max_hold", max_hold, f"at least ttl={terms.ttl:g}{no_bound}")
         if not isinstance(on_lost, str):

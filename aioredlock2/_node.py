@@ -52,13 +52,13 @@ NON_LOCK = "the key holds a non-lock value"
 """Cause of a denied vote where something else than a lock lies under the key."""
 
 
-class Verb(enum.Enum):
-    """What a node can be asked."""
+class Verb(enum.IntEnum):
+    """What a node can be asked. The first two are never sent to a node that is behind or guarded."""
 
-    GRANT = "grant"
-    RENEW = "renew"
-    REVOKE = "revoke"
-    INSPECT = "inspect"
+    GRANT = 0
+    RENEW = 1
+    REVOKE = 2
+    INSPECT = 3
 
 
 class Request:

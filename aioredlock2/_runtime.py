@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
@@ -21,9 +22,7 @@ def _suspend_counting_clock() -> Callable[[], float]:
     """
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return time.monotonic
-    clock_id = time.CLOCK_BOOTTIME
-    read = time.clock_gettime
-    return lambda: read(clock_id)
+    return functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Runtime:

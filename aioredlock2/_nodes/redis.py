@@ -93,7 +93,7 @@ class RedisNode:
             if ballot is not None:
                 ballot.skip(index, Vote.FAULTED, self._cause)
             return
-        if verb is Verb.GRANT or verb is Verb.RENEW:
+        if verb <= Verb.RENEW:
             if self._state is not NodeState.UP:
                 if ballot is not None:
                     ballot.skip(index, Vote.FAULTED, self._guard_text())
@@ -103,9 +103,10 @@ class RedisNode:
                 if ballot is not None:
                     ballot.skip(index, Vote.MISSING, "still owes earlier answers")
                 return
-        form = self._dialect.form(verb)
+        form = self._dialect.preferred[verb]
+        data = request.packed.get(form) or dialect.pack(form, request)
         slot: Slot = (form, request, ballot, index, None)
-        link.send(dialect.pack(form, request), slot, form.replies, join=verb is Verb.RENEW)
+        link.send(data, slot, form.replies, join=verb is Verb.RENEW)
 
     def missed(self) -> None:
         """A round's deadline has passed without this node's answer."""
@@ -349,6 +350,10 @@ class RedisNode:
         """One answer, in the order of the requests."""
         form, request, ballot, index, refused = slot
         answer = dialect.read(form, request, reply)
+        if answer is dialect.YES and refused is None:
+            if ballot is not None:
+                ballot.cast(index, Vote.GRANTED)
+            return
         if isinstance(answer, Refusal):
             self._ask_otherwise(slot, answer, str(reply))
             return
@@ -361,14 +366,17 @@ class RedisNode:
                 self._send(dialect.WHOSE, request, ballot, index)
                 return
             ballot.cast(index, vote, cause)
-        if not isinstance(cause, str) or self._link is None:
-            return
-        if verb is Verb.REVOKE and dialect.is_passing(cause):
+        if isinstance(cause, str) and self._link is not None:
+            self._heed(self._link, request, cause)
+
+    def _heed(self, link: Link, request: Request, cause: str) -> None:
+        """What an error says beyond this one vote."""
+        if request.verb is Verb.REVOKE and dialect.is_passing(cause):
             self._owe(request)
             if self._paying is None:
                 self._paying = self._the_loop.call_later(REPAY_S, self._pay)
         elif dialect.ends_the_link(cause):
-            self._link.abort(cause)
+            link.abort(cause)
 
     def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""
@@ -381,7 +389,7 @@ class RedisNode:
             self._send(following, request, ballot, index, (cause, for_good))
             return
         if following is None:
-            self._warn_once(f"allows no command to {request.verb.value} a lock: {cause}")
+            self._warn_once(f"allows no command to {request.verb.name.lower()} a lock: {cause}")
         if ballot is not None:
             ballot.cast(index, Vote.FAULTED, cause)
 

@@ -31,7 +31,9 @@ from aioredlock2.outcomes import Vote
 
 __all__ = [
     "FORMS",
+    "NO",
     "WHOSE",
+    "YES",
     "Answer",
     "Command",
     "Dialect",
@@ -50,6 +52,8 @@ __all__ = [
 
 Command = tuple[str | int | float | bytes | memoryview, ...]
 Answer = tuple[Vote, object]
+YES: Answer = (Vote.GRANTED, None)
+NO: Answer = (Vote.DENIED, None)
 CAUSE_CHARS_MAX = 160
 
 
@@ -72,9 +76,9 @@ class Form:
 
     name: str
     pack: Callable[[Request], Command]
-    yes: object
-    """The reply that means "yes, your token"."""
-    no: object
+    yes: object = ...
+    """The reply that means "yes, your token"; nothing does if it is left out."""
+    no: object = ...
     """The reply that means "no"."""
     replies: int = 1
 
@@ -100,9 +104,9 @@ RENEW_EVALSHA = Form("EVALSHA", _renew_script(b"EVALSHA", scripts.RENEW.sha1), 1
 RENEW_EVAL = Form("EVAL", _renew_script(b"EVAL", scripts.RENEW.text), 1, 0)
 REVOKE_EVALSHA = Form("EVALSHA", _revoke_script(b"EVALSHA", scripts.REVOKE.sha1), 1, 0)
 REVOKE_EVAL = Form("EVAL", _revoke_script(b"EVAL", scripts.REVOKE.text), 1, 0)
-WHOSE = Form("EXISTS", lambda r: (b"EXISTS", r.key), 1, 0)
+WHOSE = Form("EXISTS", lambda r: (b"EXISTS", r.key))
 """Asked after a revoke that found nothing of ours, to tell an expired key from a foreign one."""
-INSPECT = Form("GET PTTL", lambda _: (), None, None, replies=2)
+INSPECT = Form("GET PTTL", lambda _: (), replies=2)
 
 FORMS: dict[Verb, tuple[Form, ...]] = {
     Verb.GRANT: (SET_NX,),
@@ -151,17 +155,17 @@ def refusal_of(form: Form, text: str) -> Refusal | None:
 
 def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
     """What a reply to `request` means."""
+    # True is no 1 and False no 0 here, hence the types: RESP3 has booleans.
+    if type(reply) is type(form.yes) and reply == form.yes:
+        return YES
+    if type(reply) is type(form.no) and reply == form.no:
+        return NO
     if isinstance(reply, hiredis.ReplyError):
         return _read_error(form, request, str(reply))
     if form is INSPECT:
         return _read_inspection(request, reply)
     if form is WHOSE:
         return Vote.DENIED, "another value" if reply == 1 else ABSENT
-    # True is no 1 and False no 0 here, hence the types: RESP3 has booleans.
-    if reply == form.yes and type(reply) is type(form.yes):
-        return Vote.GRANTED, None
-    if reply == form.no and type(reply) is type(form.no):
-        return Vote.DENIED, None
     return Vote.FAULTED, Doubt(f"unexpected reply to {form.name} of type {type(reply).__name__}")
 
 
@@ -216,16 +220,13 @@ def _read_inspection(request: Request, reply: object) -> Answer:
 class Dialect:
     """What one connection's server was found to understand: the preferred form of each verb."""
 
-    __slots__ = ("_preferred",)
+    __slots__ = ("preferred",)
 
     def __init__(self, preferred: dict[Verb, Form] | None = None) -> None:
-        self._preferred = {verb: forms[0] for verb, forms in FORMS.items()}
-        if preferred:
-            self._preferred.update(preferred)
-
-    def form(self, verb: Verb) -> Form:
-        """The form to try first."""
-        return self._preferred[verb]
+        self.preferred = [forms[0] for forms in FORMS.values()]
+        """For each verb the form to try first."""
+        for verb, form in (preferred or {}).items():
+            self.preferred[verb] = form
 
     def next_form(self, verb: Verb, refused: Form) -> Form | None:
         """The form to try after `refused`, or None when all were tried in turn.
@@ -235,15 +236,15 @@ class Dialect:
         """
         forms = FORMS[verb]
         following = forms[(forms.index(refused) + 1) % len(forms)]
-        return None if following is self._preferred[verb] else following
+        return None if following is self.preferred[verb] else following
 
     def prefer(self, verb: Verb, worked: Form) -> None:
         """Begin with this form from now on."""
         # EVAL has loaded the script: the short form serves from here.
         by_name = {RENEW_EVAL: RENEW_EVALSHA, REVOKE_EVAL: REVOKE_EVALSHA}
-        self._preferred[verb] = by_name.get(worked, worked)
+        self.preferred[verb] = by_name.get(worked, worked)
 
     @property
     def commands(self) -> tuple[str, str]:
         """The commands in use to revoke and to renew."""
-        return self._preferred[Verb.REVOKE].name, self._preferred[Verb.RENEW].name
+        return self.preferred[Verb.REVOKE].name, self.preferred[Verb.RENEW].name

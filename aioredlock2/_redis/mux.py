@@ -21,6 +21,7 @@ T = TypeVar("T")
 AGGREGATES = (b"*", b"%", b"~", b">", b"|")
 ABSURD = re.compile(rb"[*%~>|]\d{6}")
 """hiredis makes room for as many elements as a header promises: freeing 2**31 of them takes seconds."""
+PUSH = hiredis.PushNotification
 _NOTHING = object()
 _PART = object()
 """Holds the place of a reply that is only part of its request's answer."""
@@ -46,8 +47,8 @@ class Mux(Generic[T]):
 
     def expect(self, slot: T, replies: int = 1) -> None:
         """A request was written; the next `replies` replies belong to it."""
-        for _ in range(replies - 1):
-            self.pending.append(_PART)
+        if replies > 1:
+            self.pending.extend([_PART] * (replies - 1))
         self.pending.append(slot)
         self.expected += replies
 
@@ -63,7 +64,7 @@ class Mux(Generic[T]):
         try:
             self._reader.feed(data)
             while (reply := gets()) is not _NOTHING:
-                if isinstance(reply, hiredis.PushNotification):
+                if type(reply) is PUSH:
                     continue
                 if not pending:
                     raise Desync("a reply that nobody asked for")  # noqa: TRY301

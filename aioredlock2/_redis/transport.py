@@ -52,6 +52,8 @@ class Link(asyncio.Protocol):
         self._silent_ticks = 0
         self._answered_at_tick = 0
         self._catch_up_to = 0
+        self.overdue = False
+        """Whether requests that missed their deadline are still unanswered."""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         transport.set_protocol(self)
 
@@ -69,14 +71,10 @@ class Link(asyncio.Protocol):
         """Whether no reply is outstanding."""
         return not self._mux.pending
 
-    @property
-    def overdue(self) -> bool:
-        """Whether requests that missed their deadline are still unanswered."""
-        return self._mux.answered < self._catch_up_to
-
     def missed(self) -> None:
         """A deadline passed: all that was sent so far has to be answered before more is sent."""
         self._catch_up_to = self._mux.expected
+        self.overdue = self._mux.answered < self._catch_up_to
 
     def send(self, data: bytes, slot: object, replies: int = 1, *, join: bool = False) -> None:
         """Put a request on the wire; its reply comes to the owner with `slot`.
@@ -127,6 +125,8 @@ class Link(asyncio.Protocol):
                 owner.replied(slot, reply)
         except Desync as error:
             self.abort(str(error))
+        if self.overdue:
+            self.overdue = self._mux.answered < self._catch_up_to
 
     def pause_writing(self) -> None:
         """The transport holds enough: keep the rest here."""

@@ -22,8 +22,8 @@ from aioredlock2 import (
 )
 from aioredlock2._core.ballot import revoke_rule
 from aioredlock2._engine import NEVER_SENT, Round
-from aioredlock2._lease import ABSENT, ReleaseReport
-from aioredlock2._node import Request, Verb
+from aioredlock2._lease import ReleaseReport
+from aioredlock2._node import ABSENT, Request, Verb
 from aioredlock2._runtime import digest
 from tests.support.model_node import ModelNode, Way, client, sent
 from tests.support.scene import (

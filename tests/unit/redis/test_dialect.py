@@ -339,13 +339,13 @@ def test_a_request_without_a_token_has_nothing_to_hide() -> None:
 
 @pytest.mark.parametrize("verb", Verb)
 def test_the_native_form_comes_first(verb: Verb) -> None:
-    assert Dialect().form(verb) is FORMS[verb][0]
+    assert Dialect().preferred[verb] is FORMS[verb][0]
 
 
 def test_what_a_connection_was_found_to_prefer_comes_first() -> None:
     found = Dialect({Verb.REVOKE: dialect.DELIFEQ, Verb.RENEW: dialect.RENEW_EVALSHA})
-    assert found.form(Verb.REVOKE) is dialect.DELIFEQ
-    assert found.form(Verb.GRANT) is dialect.SET_NX
+    assert found.preferred[Verb.REVOKE] is dialect.DELIFEQ
+    assert found.preferred[Verb.GRANT] is dialect.SET_NX
     assert found.commands == ("DELIFEQ", "EVALSHA")
 
 
@@ -353,7 +353,7 @@ def test_what_a_connection_was_found_to_prefer_comes_first() -> None:
 def test_f107_every_form_is_tried_once_from_the_preferred_one_on(verb: Verb, first: Form) -> None:
     """Whatever comes first, a server that gained or lost a command is found out in one request."""
     found = Dialect({verb: first})
-    tried, form = [], found.form(verb)
+    tried, form = [], found.preferred[verb]
     for _ in itertools.repeat(None, 10):
         tried.append(form)
         following = found.next_form(verb, form)
@@ -377,12 +377,12 @@ def test_f107_every_form_is_tried_once_from_the_preferred_one_on(verb: Verb, fir
 def test_what_worked_is_preferred_a_script_by_its_digest(worked: Form, then: Form) -> None:
     found = Dialect()
     found.prefer(Verb.REVOKE, worked)
-    assert found.form(Verb.REVOKE) is then
-    assert found.form(Verb.RENEW) is dialect.SET_IFEQ
+    assert found.preferred[Verb.REVOKE] is then
+    assert found.preferred[Verb.RENEW] is dialect.SET_IFEQ
 
 
 def test_connections_prefer_independently() -> None:
     one, other = Dialect(), Dialect()
     one.prefer(Verb.RENEW, dialect.RENEW_EVAL)
-    assert one.form(Verb.RENEW) is dialect.RENEW_EVALSHA
-    assert other.form(Verb.RENEW) is dialect.SET_IFEQ
+    assert one.preferred[Verb.RENEW] is dialect.RENEW_EVALSHA
+    assert other.preferred[Verb.RENEW] is dialect.SET_IFEQ

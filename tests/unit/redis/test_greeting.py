@@ -181,6 +181,6 @@ VALUES = st.one_of(
 @given(st.lists(VALUES, min_size=6, max_size=6))
 def test_f103_no_answer_is_too_odd_to_be_read(replies: list[object]) -> None:
     found = read_greeting(replies)
-    forms: list[Form] = [found.dialect.form(verb) for verb in (Verb.REVOKE, Verb.RENEW)]
+    forms: list[Form] = [found.dialect.preferred[verb] for verb in (Verb.REVOKE, Verb.RENEW)]
     assert forms[0] in dialect.FORMS[Verb.REVOKE]
     assert forms[1] in dialect.FORMS[Verb.RENEW]
