@@ -277,13 +277,14 @@ async def test_f022_renewals_of_many_leases_are_spread(servers3: Sequence[Server
 
 async def test_f022_a_crowd_makes_steady_progress(servers: Sequence[Server], view: Look) -> None:
     """Fifty waiters of ten clients on five nodes: no long gap, and few commands per lock."""
+    ttl = 20.0
     wins: list[float] = [time.monotonic()]
     inside = 0
 
     async def work(redlock: Redlock) -> None:
         nonlocal inside
         for _ in range(2):
-            async with redlock(NAME, ttl=5, wait=None):
+            async with redlock(NAME, ttl=ttl, wait=None):
                 inside += 1
                 assert 1 == inside
                 await asyncio.sleep(0)
@@ -296,7 +297,8 @@ async def test_f022_a_crowd_makes_steady_progress(servers: Sequence[Server], vie
             view(server).reset_commandstats()
         await asyncio.gather(*(work(client) for client in clients for _ in range(5)))
     assert 101 == len(wins)
-    assert max(b - a for a, b in itertools.pairwise(wins)) < 1 + BUSY_S
+    # Half a second as a rule; a vote that stays split would last a ttl.
+    assert max(b - a for a, b in itertools.pairwise(wins)) < ttl / 4
     for server in servers:
         assert view(server).commandstats()["set"] < 100 * 5
 
