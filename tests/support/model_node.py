@@ -271,6 +271,7 @@ class ModelNode:
     def open(self, host: NodeHost) -> None:
         """Connect, at once or after `dial` seconds."""
         self._host = host
+        self._state, self._cause = NodeState.CONNECTING, "not connected yet"
         if self.dial <= 0:
             self.restore()
         elif self.dial < math.inf:
@@ -353,6 +354,7 @@ class ModelNode:
         """Let go of everything."""
         self._hang_up()
         self._reset()
+        self._state, self._cause = NodeState.DOWN, "the client is closed"
 
     def _hang_up(self, *, arrives: bool = False) -> list[Call]:
         if self._dialling is not None:

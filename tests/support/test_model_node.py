@@ -278,7 +278,7 @@ async def test_dropped_it_lets_go_and_casts_nothing() -> None:
     await asyncio.sleep(2)
     assert ballot.votes == [P]
     assert node.server.get(KEY) is None
-    assert node.status.state is NodeState.CONNECTING
+    assert node.status.state is NodeState.DOWN
     node.open(Host())
     node.restore()
     node.way = Way()

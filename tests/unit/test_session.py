@@ -280,7 +280,7 @@ async def test_f088_closing_lets_the_deletes_out_before_it_hangs_up() -> None:
     await redlock.aclose()
     assert holders(nodes) == [None] * 5
     assert lease.is_released
-    assert {node.status.state for node in nodes} == {NodeState.CONNECTING}
+    assert {node.status.cause for node in nodes} == {"the client is closed"}
 
 
 @in_virtual_time
@@ -391,7 +391,7 @@ async def test_dropping_lets_go_of_everything_at_once() -> None:
     session.drop()
     assert session.closed
     assert looked.unheard == 0
-    assert {node.status.state for node in nodes} == {NodeState.CONNECTING}
+    assert {node.status.cause for node in nodes} == {"the client is closed"}
     assert the_loop().timers == 0
     with pytest.raises(ConfigurationError, match="closed by aclose"):
         session.check_open()
