@@ -46,6 +46,7 @@ async def test_f011_a_dead_minority_is_normal(
             assert redlock.nodes[0].cause not in ("", "not connected yet")
 
 
+@pytest.mark.loop
 async def test_f012_a_frozen_minority_costs_no_time(servers3: Sequence[Server], view: Look) -> None:
     """A silent node isn't waited for; what it grants when it wakes up is deleted behind that."""
     silence = 2.0
@@ -137,6 +138,7 @@ async def test_f013_a_client_may_be_built_before_its_servers_are_up(
             await until(lambda: len(granted(lease)) == 3)
 
 
+@pytest.mark.loop
 async def test_f013_a_waiting_caller_gets_the_lock_when_the_servers_come_up(
     relays3: Relays,
 ) -> None:

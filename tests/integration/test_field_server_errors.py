@@ -15,7 +15,7 @@ from aioredlock2 import AcquireError, NodeState, QuorumUnreachable, Redlock, Rem
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
 from tests.support.ailments import busy, fail_snapshots, heal_snapshots, load_slowly, slow_loading
-from tests.support.clients import granted, patient, until_up, urls_of
+from tests.support.clients import cut_off, granted, patient, until_up, urls_of
 from tests.support.connected import connected
 from tests.support.facts import all_up
 from tests.support.fleet import Look, all_keys, values
@@ -200,8 +200,7 @@ async def test_f028_a_node_that_moved_is_found_again(
             await until(lambda: "only masters vote" in redlock.nodes[0].cause)
             assert any("only masters vote" in record.getMessage() for record in caplog.records)
             for relay in relays[1:]:
-                relay.refuse()
-                relay.cut()
+                cut_off(relay)
             error = await refusal(redlock)
             assert not any(each.vote is Vote.GRANTED for each in error.outcomes)
             for relay in relays[1:]:
@@ -239,6 +238,7 @@ async def test_f029_a_redirect_is_not_followed(servers3: Sequence[Server], relay
         assert "cluster node given as independent node (MOVED)" in str(error)
 
 
+@pytest.mark.loop
 async def test_f030_a_wrong_password_is_a_node_error(
     servers3: Sequence[Server], view: Look, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -318,6 +318,7 @@ async def test_f031_an_error_that_no_retry_helps_is_shown(relays3: Relays, text:
         assert shown in str(error)
 
 
+@pytest.mark.loop
 async def test_f032_any_number_of_locks_shares_one_connection_per_node(
     servers3: Sequence[Server], view: Look
 ) -> None:
@@ -332,6 +333,7 @@ async def test_f032_any_number_of_locks_shares_one_connection_per_node(
         ]
 
 
+@pytest.mark.loop
 async def test_f032_a_server_with_no_room_is_a_node_error(
     servers3: Sequence[Server], view: Look
 ) -> None:

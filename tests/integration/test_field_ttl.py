@@ -18,7 +18,7 @@ from aioredlock2 import AcquireError, ConfigurationError, LeaseLost, Redlock
 from aioredlock2.embedded import Server
 from tests.support import doomed
 from tests.support.child import Child
-from tests.support.clients import patient, urls_of
+from tests.support.clients import cut_off, patient, urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, key_of, quorum_ttl, values, wipe
 from tests.support.polling import until
@@ -143,8 +143,7 @@ async def test_f035_renewals_that_fail_are_not_repeated_in_a_busy_loop(
     async with connected(relays3.urls, node_timeout=0.05) as redlock:
         lease = await redlock(NAME, ttl=0.8).acquire()
         for relay in relays3[:2]:
-            relay.refuse()
-            relay.cut()
+            cut_off(relay)
         view(servers3[2]).reset_commandstats()
         assert await lease.lost()
         assert 2 <= view(servers3[2]).commandstats()["set"] <= 30

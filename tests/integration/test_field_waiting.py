@@ -131,6 +131,7 @@ async def test_f018_times_are_seconds_and_the_call_beats_the_client(
 # --- the wait is kept, whatever the servers do ---------------------------------------------------
 
 
+@pytest.mark.loop
 async def test_f019_the_wait_is_kept_with_every_node_frozen(servers3: Sequence[Server]) -> None:
     """All nodes hang: a call takes its wait and one node timeout at most, zero wait included."""
     async with connected(urls_of(servers3)) as redlock:
@@ -144,6 +145,7 @@ async def test_f019_the_wait_is_kept_with_every_node_frozen(servers3: Sequence[S
             server.thaw()
 
 
+@pytest.mark.loop
 async def test_f019_the_wait_is_kept_while_connecting(relays3: Relays) -> None:
     """Connections are accepted and nothing answers: half a second more, the first time only."""
     for relay in relays3:
@@ -208,6 +210,7 @@ async def test_f019_the_wait_is_kept_while_names_are_resolved(
 # --- the pauses ----------------------------------------------------------------------------------
 
 
+@pytest.mark.loop
 async def test_f020_nobody_pauses_before_the_first_round_or_after_the_last(
     servers3: Sequence[Server],
 ) -> None:
@@ -231,6 +234,7 @@ async def test_f020_nobody_pauses_before_the_first_round_or_after_the_last(
         assert 2 == error.rounds
 
 
+@pytest.mark.loop
 async def test_f021_the_deadline_rules_and_the_last_thing_tried_is_a_round(
     servers3: Sequence[Server],
 ) -> None:

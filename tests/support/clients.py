@@ -8,8 +8,9 @@ from typing import Any
 from aioredlock2 import Lease, NodeState, Redlock, Vote
 from aioredlock2.embedded import Server
 from tests.support.polling import until
+from tests.support.relay import Relay
 
-__all__ = ["NODE_TIMEOUT_S", "granted", "patient", "until_up", "up", "urls_of"]
+__all__ = ["NODE_TIMEOUT_S", "cut_off", "granted", "patient", "until_up", "up", "urls_of"]
 
 NODE_TIMEOUT_S = 0.5
 """Healthy servers answer by then, also on a machine that is busy with something else."""
@@ -38,3 +39,9 @@ def granted(lease: Lease) -> set[int]:
 def urls_of(servers: Sequence[Server]) -> list[str]:
     """The URL of every server, in order."""
     return [server.url for server in servers]
+
+
+def cut_off(relay: Relay) -> None:
+    """The node behind *relay* is gone: its connections end, and dials are refused."""
+    relay.refuse()
+    relay.cut()
