@@ -264,7 +264,7 @@ async def test_a_user_without_set_on_a_minority_is_invisible(
             await all_up(redlock)
             lease = await redlock("job", wait=0).acquire()
             await heard(lease, 2)
-            assert "NOPERM" in lease.votes[0].cause
+            await until(lambda: "NOPERM" in lease.votes[0].cause)
             await lease.release()
             user.may("-set", on=[1])
             with pytest.raises(QuorumUnreachable, match=r"2 unreachable \(.*NOPERM"):

@@ -26,6 +26,7 @@ from aioredlock2 import (
     Vote,
 )
 from aioredlock2.embedded import Server
+from tests.conftest import LOOP
 from tests.support.acl import PASSWORD, acl_user
 from tests.support.clients import patient, urls_of
 from tests.support.connected import connected
@@ -34,7 +35,7 @@ from tests.support.fleet import Look, plant, wipe
 from tests.support.polling import until
 from tests.support.pool import ServerPool
 from tests.support.proxy import forget
-from tests.support.relay import Relays
+from tests.support.relay import Relay, Relays
 from tests.support.servers import Kind
 
 TOKEN = re.compile(rb"[0-9a-f]{32}")
@@ -135,7 +136,7 @@ async def test_f117_no_secret_is_shown_whatever_happens(
             await all_up(one)
             await all_up(two)
             await faults_of_keys(one, two, servers, view, shown)
-            await faults_of_the_wire(one, relays, shown)
+            await faults_of_the_wire(one, two, relays, shown)
             await faults_of_the_server(one, relays, servers, view, shown)
             await faults_of_rights(one, user, shown)
             shown.note(one, two, one.nodes, two.nodes)
@@ -185,7 +186,7 @@ async def faults_of_keys(
     gc.collect()
 
 
-async def faults_of_the_wire(one: Redlock, relays: Relays, shown: Shown) -> None:
+async def faults_of_the_wire(one: Redlock, two: Redlock, relays: Relays, shown: Shown) -> None:
     """Resets, silence, garbage, refused and hung-up dials."""
     for relay in relays:
         relay.to_client.hold()
@@ -202,14 +203,34 @@ async def faults_of_the_wire(one: Redlock, relays: Relays, shown: Shown) -> None
     for relay in relays:
         relay.accept()
     await all_up(one)
+    await all_up(two)
     for relay in relays:
-        relay.to_client.rewrite = lambda data: b"-ERR what is " + data[:9] + b"\r\n" + b"?" + data
+        quote_back(relay)
+    with shown.failing():
+        await one("job", wait=0).acquire()
+    assert "what is" in str(shown.errors[-1])
+    for relay in relays:
+        relay.to_client.rewrite = lambda data: b"?" + data
     with shown.failing():
         await one("job", wait=0).acquire()
     for relay in relays:
-        relay.to_client.rewrite = None
+        relay.to_server.rewrite = relay.to_client.rewrite = None
     shown.note(one.nodes)
     await all_up(one)
+
+
+def quote_back(relay: Relay) -> None:
+    """A proxy whose errors quote the last request, token included."""
+    asked = [b""]
+
+    def remember(data: bytes) -> bytes:
+        asked[0] = data
+        return data
+
+    relay.to_server.rewrite = remember
+    relay.to_client.rewrite = lambda _: (
+        b"-ERR what is " + b" ".join(asked[0].split(b"\r\n")[2::2]) + b"\r\n"
+    )
 
 
 async def faults_of_the_server(
@@ -273,10 +294,11 @@ async def test_f117_what_cannot_be_dialled_shows_no_password(shown: Shown) -> No
         f"rediss://user:{SECRET}@127.0.0.1:4?ssl_keyfile=/no/such&ssl_password={SECRET}",
         f"redis://127.0.0.1:3/1?password={SECRET}",
         f"unix://user:{SECRET}@/no/such/socket",
-        f"redis://user:{SECRET}@no-such-host.invalid",
         redis.asyncio.Redis(host="127.0.0.1", port=5, db=2, password=SECRET),
         redis.asyncio.Redis(host="127.0.0.1", port=2, credential_provider=Indiscreet()),
     ]
+    if LOOP != "uvloop":  # which complains when it is closed while it looks for a name in vain
+        given.append(f"redis://user:{SECRET}@no-such-host.invalid")
     async with patient(given, node_timeout=0.05) as redlock:
         await until(lambda: all(node.state is NodeState.DOWN for node in redlock.nodes))
         with shown.failing():
