@@ -77,6 +77,24 @@ class Redlock:
     Building it does no I/O; it connects at first use, in the running asyncio loop, and keeps one
     connection per node for any number of locks. Close it with `aclose` or use it as an async context
     manager. It serves one loop at a time and one process: not usable after a fork.
+
+    nodes: URLs (redis://, rediss://, unix://, with all that redis-py's `from_url` takes),
+        `redis.asyncio.Redis` or `ConnectionPool` objects (their connection settings are copied,
+        they are never used or closed), or `Node` objects. One per independent master.
+    ttl: seconds a lock lives if its holder dies; each lock may say otherwise.
+    wait: seconds to wait for a lock; 0 tries one round, None waits for ever.
+    node_timeout: seconds a round listens to one node; by default 0.5 % of the ttl, from 5 to
+        50 ms.
+    retry: pauses between rounds.
+    drift_factor: share of the ttl set aside for clocks that run at different rates, from 0 to
+        below 1. The default suits clocks kept by NTP; daemons that slew faster want more.
+    prefix: put before every resource's name; lock keys are exactly prefix + resource.
+    restart_guard: keep a node that may have forgotten a lock from voting until the largest ttl
+        has passed since its start. True takes the larger of `ttl` and the largest one asked for;
+        clients that share names with longer ttls give that ttl; False switches it off. A second
+        is added: servers tell their age in whole seconds.
+
+    Raises TypeError for a wrong type, ConfigurationError for a wrong value, before any I/O.
     """
 
     def __init__(
@@ -91,26 +109,6 @@ class Redlock:
         prefix: str = "redlock:",
         restart_guard: bool | Seconds = True,
     ) -> None:
-        """Check and keep the settings.
-
-        nodes: URLs (redis://, rediss://, unix://, with all that redis-py's `from_url` takes),
-            `redis.asyncio.Redis` or `ConnectionPool` objects (their connection settings are copied,
-            they are never used or closed), or `Node` objects. One per independent master.
-        ttl: seconds a lock lives if its holder dies; each lock may say otherwise.
-        wait: seconds to wait for a lock; 0 tries one round, None waits for ever.
-        node_timeout: seconds a round listens to one node; by default 0.5 % of the ttl, from 5 to
-            50 ms.
-        retry: pauses between rounds.
-        drift_factor: share of the ttl set aside for clocks that run at different rates, from 0 to
-            below 1. The default suits clocks kept by NTP; daemons that slew faster want more.
-        prefix: put before every resource's name; lock keys are exactly prefix + resource.
-        restart_guard: keep a node that may have forgotten a lock from voting until the largest ttl
-            has passed since its start. True takes the larger of `ttl` and the largest one asked for;
-            clients that share names with longer ttls give that ttl; False switches it off. A second
-            is added: servers tell their age in whole seconds.
-
-        Raises TypeError for a wrong type, ConfigurationError for a wrong value, before any I/O.
-        """
         self._session: Session | None = None
         self._closed = False
         if not isinstance(prefix, str):

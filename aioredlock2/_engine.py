@@ -20,7 +20,7 @@ from aioredlock2._core.ballot import (
 )
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._gate import Deadlines, Gate
-from aioredlock2._node import Node, Request, Verb
+from aioredlock2._node import Node, NodeState, Request, Verb
 from aioredlock2._runtime import Runtime
 from aioredlock2.errors import ConfigurationError
 from aioredlock2.outcomes import NodeOutcome, Vote
@@ -105,8 +105,10 @@ class Engine:
         for index, node in enumerate(self.nodes):
             if asked.verdict is PENDING:
                 node.ask(request, asked, index)
-            else:
+            elif (status := node.status).state is NodeState.UP:
                 asked.unsent |= 1 << index  # decided by those before it: it stays out of this
+            else:
+                asked.skip(index, Vote.FAULTED, status.cause)
         if asked.verdict is PENDING:
             self._deadlines.watch(asked, terms.node_timeout)
             try:

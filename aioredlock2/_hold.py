@@ -25,6 +25,7 @@ class Hold:
     __slots__ = (
         "abandoned",
         "at_gate",
+        "body",
         "due_at",
         "extensions",
         "held_since",
@@ -95,6 +96,8 @@ class Hold:
         self.extensions: list[Extension] = []
         """Calls to `extend` that wait for a round of their own."""
         self.loss_waiters: list[asyncio.Future[bool]] = []
+        self.body: asyncio.Task[object] | None = None
+        """The task inside `async with`, while there is one."""
         self.on_loss: Callable[[], None] | None = None
         self.warned = False
 

@@ -164,7 +164,8 @@ class Lease:
     async def extend(self, ttl: object = None) -> None:
         """Set the remaining time to `ttl` (seconds or timedelta; the lease's own if None), now.
 
-        Sets, never adds. Tried again while the validity lasts; returns when a quorum has confirmed.
+        Sets, never adds, and never beyond max_hold. Tried again while the validity lasts; returns when
+        a quorum has confirmed.
         A new `ttl` also holds for the renewals to come; a shorter one takes effect when it is sent.
         Raises LeaseLost if the lease is lost, before or meanwhile, LeaseReleased if it was released,
         TypeError or ConfigurationError for a `ttl` that can't work. Cancelling gives up the wait,

@@ -160,6 +160,7 @@ class Lock:
         lease = Lease(hold, session, self._client)
         entry = _Entry(lease, hold, session, task)
         self._entries.append(entry)
+        hold.body = task
         if self._on_lost == "cancel":
             hold.on_loss = entry.cancel_body
         return lease

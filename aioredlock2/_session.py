@@ -140,7 +140,7 @@ class Session:
             running = None
         if running is not self.loop:
             raise ConfigurationError(
-                f"can't {what} from another thread or event loop than the one it was acquired in"
+                f"can't {what} from another thread or event loop than the one it is used in"
             )
         return self.loop
 

@@ -109,12 +109,19 @@ class Watchdog:
             self._renew(hold)
         return future
 
-    def close(self) -> list[Round]:
-        """Release everything; the rounds that do it."""
+    def close(self) -> None:
+        """Release everything.
+
+        Whoever is still inside `async with`, but for the caller itself, loses the lease and is told.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return [self.release(hold) for hold in self.holds]
+        me = asyncio.current_task()
+        for hold in self.holds:
+            if hold.body is not None and hold.body is not me:
+                self._lose(hold, CLOSED)
+            self.release(hold)
 
     def drop(self) -> None:
         """The loop is gone, and with it every lease: nothing can be sent any more."""

@@ -71,6 +71,7 @@ class Ballot:
         "nodes",
         "quorum",
         "rule",
+        "unheard",
         "unsent",
         "verdict",
         "votes",
@@ -88,21 +89,19 @@ class Ballot:
         self.granted = 0
         self.denied = 0
         self.broken = 0
+        self.unheard = nodes
+        """How many nodes have not voted yet."""
         self.withdrawn = False
         """True once nothing more may be sent on behalf of this round."""
         self.unsent = 0
         """Bit i is set if node i never got the request: it can't have acted on it."""
-
-    @property
-    def unheard(self) -> int:
-        """How many nodes have not voted yet."""
-        return self.nodes - self.granted - self.denied - self.broken
 
     def cast(self, index: int, vote: Vote, cause: object = None) -> None:
         """Write down node `index`'s vote; a second one of the same node is ignored."""
         if self.votes[index] is not _UNHEARD:
             return
         self.votes[index] = vote
+        self.unheard -= 1
         if vote is _GRANTED:
             self.granted += 1
         elif vote is _DENIED:
@@ -116,7 +115,7 @@ class Ballot:
             if verdict is not PENDING:
                 self.verdict = verdict
                 self.on_verdict()
-        if self.granted + self.denied + self.broken == self.nodes:
+        if not self.unheard:
             self.on_last_vote()
 
     def skip(self, index: int, vote: Vote, cause: object = None) -> None:

@@ -22,7 +22,7 @@ import enum
 __all__ = ["LeaseEvent", "LeaseState", "after"]
 
 
-class LeaseState(enum.Enum):
+class LeaseState(enum.StrEnum):
     """Where a lease is in its life."""
 
     HELD = "held"
@@ -30,7 +30,7 @@ class LeaseState(enum.Enum):
     RELEASED = "released"
 
 
-class LeaseEvent(enum.Enum):
+class LeaseEvent(enum.StrEnum):
     """What can happen to a lease."""
 
     RENEWED = "renewed"

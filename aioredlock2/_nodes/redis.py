@@ -93,16 +93,16 @@ class RedisNode:
             if ballot is not None:
                 ballot.skip(index, Vote.FAULTED, self._cause)
             return
-        if verb <= Verb.RENEW:
-            if self._state is not NodeState.UP:
-                if ballot is not None:
-                    ballot.skip(index, Vote.FAULTED, self._guard_text())
-                return
-            if link.overdue:
-                # Only deletes go to a server that is behind: nothing piles up that could lock.
-                if ballot is not None:
-                    ballot.skip(index, Vote.MISSING, "still owes earlier answers")
-                return
+        if verb is Verb.GRANT and self._state is not NodeState.UP:
+            # Only grants: what a node confirms to an extension, it can't have forgotten.
+            if ballot is not None:
+                ballot.skip(index, Vote.FAULTED, self._guard_text())
+            return
+        if link.overdue and verb <= Verb.RENEW:
+            # Only deletes go to a server that is behind: nothing piles up that could lock.
+            if ballot is not None:
+                ballot.skip(index, Vote.MISSING, "still owes earlier answers")
+            return
         form = self._dialect.preferred[verb]
         data = request.packed.get(form) or dialect.pack(form, request)
         slot: Slot = (form, request, ballot, index, None)
@@ -290,6 +290,8 @@ class RedisNode:
         self._guard_until = self._alive_since + period if period is not None else -math.inf
         left = self._guard_left()
         if left > 0:
+            if self._state is not NodeState.GUARDED:
+                logger.warning("node %s grants no locks yet: %s", self.name, self._guard_text())
             self._state = NodeState.GUARDED
             self._guard = self._the_loop.call_later(left, self._judge)
         else:
@@ -381,8 +383,10 @@ class RedisNode:
     def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""
         form, request, ballot, index, refused = slot
-        for_good = refusal is Refusal.FOR_GOOD or (refused is not None and refused[1])
-        cause = refused[0] if refused is not None else dialect.cause_of(request, text)
+        for_good = refusal is Refusal.FOR_GOOD
+        cause = dialect.cause_of(request, text)
+        if refused is not None and (refused[1] or not for_good):
+            cause, for_good = refused  # the first clear word is what the user should hear
         following = self._dialect.next_form(request.verb, form)
         withdrawn = request.verb is Verb.RENEW and ballot is not None and ballot.withdrawn
         if following is not None and not withdrawn:

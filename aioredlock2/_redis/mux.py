@@ -34,14 +34,12 @@ class Desync(Exception):
 class Mux(Generic[T]):
     """The FIFO of one connection; `T` is whatever the caller wants back with the reply."""
 
-    __slots__ = ("_parts", "_reader", "answered", "expected", "pending")
+    __slots__ = ("_parts", "_reader", "answered", "pending")
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._parts: list[object] = []
         self.pending: deque[T | object] = deque()
-        self.expected = 0
-        """Replies ever asked for."""
         self.answered = 0
         """Replies ever received."""
 
@@ -50,7 +48,11 @@ class Mux(Generic[T]):
         if replies > 1:
             self.pending.extend([_PART] * (replies - 1))
         self.pending.append(slot)
-        self.expected += replies
+
+    @property
+    def expected(self) -> int:
+        """Replies ever asked for."""
+        return self.answered + len(self.pending)
 
     def feed(self, data: bytes) -> Iterator[tuple[T, object]]:
         """The requests that `data` completes, each with its reply (a list if there are several).
@@ -76,7 +78,7 @@ class Mux(Generic[T]):
                 if self._parts:
                     reply = [*self._parts, reply]
                     self._parts.clear()
-                yield cast("T", slot), reply
+                yield slot, reply  # type: ignore[misc]  # it is no _PART
         except Desync:
             raise
         except Exception as error:
