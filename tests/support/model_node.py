@@ -16,6 +16,7 @@ connection is cut.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -41,6 +42,10 @@ __all__ = [
     "model_nodes",
     "sent",
 ]
+
+# The client would load it at its first use, after the collected modules were frozen: each collection
+# of garbage, one per test, would then have to look through it.
+importlib.import_module("aioredlock2._nodes.redis")
 
 ABSENT = "no key there any more"
 TIMER_EARLY_S = 1e-9
