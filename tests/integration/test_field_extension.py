@@ -172,6 +172,22 @@ async def test_f042_a_planted_key_counts_from_the_next_round_on(
         assert [None, None] == values(view, servers3[:2], "x")
 
 
+async def test_f042_nothing_is_planted_without_a_quorum(
+    servers3: Sequence[Server], view: Look
+) -> None:
+    """One node was emptied, one answers with errors: no round has a quorum, so the emptied node
+    stays as it is, and the lease is over when its validity is.
+    """
+    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+        lease = await redlock("x", ttl=0.9).acquire()
+        await everywhere(view, servers3, "x")
+        wipe(view, servers3[:1], "x")
+        view(servers3[1]).acl("SETUSER", "default", "-set", "-eval", "-evalsha")
+        assert await lease.lost()
+        assert redlock._runtime.clock() >= lease.valid_until
+        assert view(servers3[0]).get(key_of("x")) is None
+
+
 async def test_f044_a_restart_without_persistence_is_noticed_by_the_next_renewal(
     fresh_servers: StartServers,
 ) -> None:

@@ -14,7 +14,14 @@ import redis.credentials
 from aioredlock2 import AcquireError, NodeState, QuorumUnreachable, Redlock, Removal, Vote
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
-from tests.support.ailments import busy, fail_snapshots, heal_snapshots, load_slowly, slow_loading
+from tests.support.ailments import (
+    busy,
+    fail_snapshots,
+    heal_snapshots,
+    is_loading,
+    load_slowly,
+    slow_loading,
+)
 from tests.support.clients import cut_off, granted, patient, until_up, urls_of
 from tests.support.connected import connected
 from tests.support.facts import all_up
@@ -129,10 +136,6 @@ async def test_f026_a_loading_server_does_not_vote_and_heals_alone(
             await lease.extend()
             assert lease.is_held
             await lease.release()
-
-
-def is_loading(view: Look, server: Server) -> bool:
-    return view(server).info("persistence")["loading"] == "1"
 
 
 async def test_f027_a_busy_minority_is_invisible(servers3: Sequence[Server], view: Look) -> None:

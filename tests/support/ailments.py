@@ -14,7 +14,14 @@ from aioredlock2.embedded import Server
 from tests.support.fleet import Look
 from tests.support.polling import until
 
-__all__ = ["busy", "fail_snapshots", "heal_snapshots", "load_slowly", "slow_loading"]
+__all__ = [
+    "busy",
+    "fail_snapshots",
+    "heal_snapshots",
+    "is_loading",
+    "load_slowly",
+    "slow_loading",
+]
 
 BUSY_AFTER_MS = 50
 ENDLESS: tuple[str | bytes, ...] = ("EVAL", "while true do end", "0")
@@ -42,6 +49,11 @@ def load_slowly(view: Look, server: Server, keys: int) -> None:
     view(server).execute("DEBUG", "POPULATE", keys)
     view(server).execute("SAVE")
     server.restart()
+
+
+def is_loading(view: Look, server: Server) -> bool:
+    """Whether *server* still reads its data from the disk."""
+    return view(server).info("persistence")["loading"] == "1"
 
 
 @contextlib.contextmanager
