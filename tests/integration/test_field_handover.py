@@ -102,6 +102,34 @@ async def test_an_exit_takes_the_entry_of_its_own_task(
         assert first.is_lost
 
 
+async def test_an_exit_without_an_entry_takes_that_of_a_task_that_is_done(
+    servers3: Sequence[Server], view: Look
+) -> None:
+    """A task still in its body keeps its own entry, although it is the older one."""
+    leases: list[Lease] = []
+    go_on = asyncio.Event()
+
+    async def work(lock: Lock) -> None:
+        async with lock as lease:
+            leases.append(lease)
+            await go_on.wait()
+
+    async with connected(urls(servers3)) as redlock:
+        lock = redlock("x", ttl=60, on_lost="notify")
+        working = asyncio.create_task(work(lock))
+        await everywhere(view, servers3, "x")
+        wipe(view, servers3, "x")
+        with pytest.raises(LeaseLost):
+            await leases[0].extend()
+        stack = contextlib.AsyncExitStack()
+        second = await asyncio.create_task(enter(stack, lock))
+        await asyncio.create_task(stack.aclose())
+        assert second.is_released
+        go_on.set()
+        with pytest.raises(LeaseLost):
+            await working
+
+
 async def test_leaving_a_lock_that_nobody_entered_is_an_error(servers3: Sequence[Server]) -> None:
     """Nothing is sent for it."""
     async with connected(urls(servers3)) as redlock:

@@ -19,6 +19,7 @@ from aioredlock2 import (
 )
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
+from tests.support.ailments import is_loading, load_slowly, slow_loading
 from tests.support.connected import connected
 from tests.support.fleet import (
     Look,
@@ -218,10 +219,27 @@ async def test_f072_a_delete_that_a_dead_node_missed_is_sent_when_it_is_back(
             assert "unknown" == (await lease.release()).outcome
             for server in servers[1:]:
                 server.restart()
+                await until(lambda server=server: not is_loading(view, server))  # type: ignore[misc]
             assert None not in values(view, servers[1:], "x")
             for index in (1, 2):
                 relays[index].accept()
             await until(lambda: not any(values(view, servers, "x")))
+
+
+async def test_f072_a_delete_that_met_a_loading_node_is_sent_again(
+    fresh_servers: StartServers, servers3: Sequence[Server], view: Look
+) -> None:
+    """A node that comes back with its data answers LOADING first: no answer, so it is told later."""
+    with fresh_servers(1, options=slow_loading) as (loading,):
+        servers = [loading, *servers3[:2]]
+        async with connected(urls(servers)) as redlock:
+            lease = await redlock("x", ttl=60).acquire()
+            await everywhere(view, servers, "x")
+            load_slowly(view, loading, 600)
+            await lease.release()
+            assert is_loading(view, loading)
+            await until(lambda: not is_loading(view, loading))
+            await until(lambda: view(loading).get(key_of("x")) is None)
 
 
 async def test_f073_a_lock_and_data_of_the_same_name_don_t_meet(
