@@ -138,9 +138,9 @@ class Attempt:
             if left <= 0:
                 raise self._error(asked, look)
             turn.kept_since = None
-            pause = session.retry.pause(
-                self._rounds - 1, now - asked.started_at, session.runtime.rng
-            )
+            # A round ends with its node timeout: what is beyond was this process's own sleep.
+            took = min(now - asked.started_at, terms.node_timeout)
+            pause = session.retry.pause(self._rounds - 1, took, session.runtime.rng)
             down = asked.verdict is Verdict.UNREACHABLE
             await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
             session.check_open()

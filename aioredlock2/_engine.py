@@ -96,9 +96,9 @@ class Engine:
         """
         if not self.gate.enter_now():
             await self.gate.wait(self.loop)  # cancelled here: nothing was sent yet
-            if self._closed:
-                self.gate.leave()
-                raise closed_error()
+        if self._closed:
+            self.gate.leave()
+            raise closed_error()
         request = Request(Verb.GRANT, key, self.runtime.new_token(), terms.ttl_ms)
         asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
         asked.holds_place = self.gate
@@ -109,8 +109,9 @@ class Engine:
                 asked.unsent |= 1 << index  # decided by those before it: it stays out of this
             else:
                 asked.skip(index, Vote.FAULTED, status.cause)
-        if asked.verdict is PENDING:
+        if asked.unheard:
             self._deadlines.watch(asked, terms.node_timeout)
+        if asked.verdict is PENDING:
             try:
                 await asked.decided(self.loop)
             except asyncio.CancelledError:
@@ -121,27 +122,34 @@ class Engine:
     def renew(
         self,
         request: Request,
-        terms: LockTerms,
         *,
         on_decided: Callable[[Round], None],
         on_closed: Callable[[Round], None],
     ) -> Round:
-        """Start a round that extends; the callbacks may be called before this returns.
+        """A round that extends, not sent yet (`send`).
 
         The caller has taken a place at the gate; the round gives it up.
         """
         asked = Round(len(self.nodes), renew_rule, request, self.runtime.clock())
         asked.holds_place = self.gate
         asked.on_decided, asked.on_closed = on_decided, on_closed
-        for index, node in enumerate(self.nodes):
-            node.ask(request, asked, index)
-        if asked.unheard:
-            self._deadlines.watch(asked, terms.node_timeout)
         return asked
 
-    def revoke(self, key: bytes, token: bytes, terms: LockTerms, sent_to: int) -> Round:
-        """Delete `key` if it is `token`'s, on the nodes in the bit set `sent_to`. Written at once."""
-        request = Request(Verb.REVOKE, key, token, terms.ttl_ms)
+    def send(self, asked: Round, terms: LockTerms) -> None:
+        """Ask all nodes; callbacks may be called before this returns."""
+        for index, node in enumerate(self.nodes):
+            node.ask(asked.request, asked, index)
+        if asked.unheard:
+            self._deadlines.watch(asked, terms.node_timeout)
+
+    def revoke(
+        self, key: bytes, token: bytes, terms: LockTerms, lives_ms: int, sent_to: int
+    ) -> Round:
+        """Delete `key` if it is `token`'s, on the nodes in the bit set `sent_to`. Written at once.
+
+        `lives_ms` is how long a key of this token can live at most.
+        """
+        request = Request(Verb.REVOKE, key, token, lives_ms)
         asked = Round(len(self.nodes), revoke_rule, request, self.runtime.clock())
         for index, node in enumerate(self.nodes):
             if sent_to >> index & 1:
@@ -211,6 +219,6 @@ class Engine:
 
     def _expire(self, ballot: Ballot) -> None:
         for index, vote in enumerate(ballot.votes):
-            if vote is Vote.PENDING:
+            if vote is Vote.PENDING and not ballot.unsent >> index & 1:
                 self.nodes[index].missed()
         ballot.expire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 
 from aioredlock2._core.ballot import Ballot
 
@@ -19,27 +20,24 @@ LATE_S = 0.005
 class Gate:
     """Lets so many rounds in at a time, the rest in order of arrival."""
 
-    __slots__ = ("_inside", "_queue")
+    __slots__ = ("_draining", "_inside", "_queue")
 
     def __init__(self) -> None:
         self._inside = 0
         self._queue: deque[Callable[[], bool]] = deque()
-
-    def enter(self, then: Callable[[], bool]) -> None:
-        """Call `then` when there is room, perhaps at once; it returns False to decline its place."""
-        if self._inside < ROUNDS_MAX:
-            self._inside += 1
-            if not then():
-                self.leave()
-        else:
-            self._queue.append(then)
+        self._draining = False
 
     def enter_now(self) -> bool:
-        """Take a place if there is one free."""
-        if self._inside < ROUNDS_MAX:
+        """Take a place if there is one free and nobody waits for it."""
+        if self._inside < ROUNDS_MAX and not self._queue:
             self._inside += 1
             return True
         return False
+
+    def enter(self, then: Callable[[], bool]) -> None:
+        """Call `then` when there is room, perhaps at once; it returns False to decline its place."""
+        self._queue.append(then)
+        self._drain()
 
     async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for a place. Cancelled: the place goes to the next."""
@@ -61,10 +59,25 @@ class Gate:
 
     def leave(self) -> None:
         """Give a place up."""
-        while self._queue:
-            if self._queue.popleft()():
-                return
         self._inside -= 1
+        if self._queue:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Let in whoever there is room for.
+
+        A loop and no recursion: a round that is decided on the spot leaves from within `then`.
+        """
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._queue and self._inside < ROUNDS_MAX:
+                self._inside += 1
+                if not self._queue.popleft()():
+                    self._inside -= 1
+        finally:
+            self._draining = False
 
 
 class Deadlines:
@@ -78,13 +91,14 @@ class Deadlines:
     read first: a blocked loop must not make healthy nodes look silent.
     """
 
-    __slots__ = ("_loop", "_on_expiry", "_queues", "_timers")
+    __slots__ = ("_context", "_loop", "_on_expiry", "_queues", "_timers")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[Ballot], None]
     ) -> None:
         self._loop = loop
         self._on_expiry = on_expiry
+        self._context = Context()  # not that of the request which happens to be the first
         self._queues: dict[float, deque[tuple[float, Ballot]]] = {}
         self._timers: dict[float, asyncio.Handle] = {}
 
@@ -96,7 +110,9 @@ class Deadlines:
             queue = self._queues[timeout] = deque()
         queue.append((due_at, ballot))
         if timeout not in self._timers:
-            self._timers[timeout] = self._loop.call_at(due_at, self._due, timeout)
+            self._timers[timeout] = self._loop.call_at(
+                due_at, self._due, timeout, context=self._context
+            )
 
     def watched(self) -> list[Ballot]:
         """The rounds that are not complete yet."""
@@ -117,7 +133,7 @@ class Deadlines:
         if self._queues[timeout][0][0] > now:
             self._again(timeout)
         elif now - due_at > LATE_S:
-            self._timers[timeout] = self._loop.call_later(LATE_S, self._expire, timeout, now)
+            self._timers[timeout] = self._loop.call_later(LATE_S, self._after_io, timeout, now)
         else:
             self._timers[timeout] = self._loop.call_soon(self._after_io, timeout, now)
 
@@ -126,16 +142,21 @@ class Deadlines:
 
     def _expire(self, timeout: float, until: float) -> None:
         queue = self._queues.get(timeout)
-        while queue and queue[0][0] <= until:
-            _, ballot = queue.popleft()
-            if ballot.unheard:
-                self._on_expiry(ballot)
-        if self._prune(timeout):
-            self._again(timeout)
+        try:
+            while queue and queue[0][0] <= until:
+                _, ballot = queue.popleft()
+                if ballot.unheard:
+                    self._on_expiry(ballot)
+        finally:
+            # Whatever a callback raised: later rounds must not lose their deadline.
+            if self._prune(timeout):
+                self._again(timeout)
 
     def _again(self, timeout: float) -> None:
         due_at = self._queues[timeout][0][0]
-        self._timers[timeout] = self._loop.call_at(due_at, self._due, timeout)
+        self._timers[timeout] = self._loop.call_at(
+            due_at, self._due, timeout, context=self._context
+        )
 
     def _prune(self, timeout: float) -> bool:
         """Drop complete rounds from the head; whether any is left. Without one, the timer rests."""

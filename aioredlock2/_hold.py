@@ -32,6 +32,7 @@ class Hold:
         "hold_until",
         "key",
         "latest",
+        "longest_ttl_ms",
         "loss_waiters",
         "max_hold",
         "on_loss",
@@ -66,6 +67,8 @@ class Hold:
         self.key = won.request.key
         self.token = won.request.token
         self.terms = terms
+        self.longest_ttl_ms = terms.ttl_ms
+        """No node keeps a key of this token for longer."""
         self.state = LeaseState.HELD
         self.reason = ""
         """What ended it, once it is lost."""

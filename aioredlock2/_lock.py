@@ -78,7 +78,8 @@ class _Entry:
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if outside:
+            # Counted anew: one from outside may have come in this very turn.
+            if self.task.cancelling() > self._cancelling:
                 raise
         return False
 
@@ -195,8 +196,8 @@ class Lock:
             task = None
         entry = next((entry for entry in reversed(self._entries) if entry.task is task), None)
         entry = entry or next((entry for entry in self._entries if entry.task.done()), None)
-        if entry is None and self._entries:
-            entry = self._entries[0]
+        if entry is None and len(self._entries) == 1:
+            entry = self._entries[0]  # an exit stack that is closed elsewhere
         if entry is None:
             raise ConfigurationError(
                 f"lock of {shown(self._resource)} left without having been entered"

@@ -53,7 +53,7 @@ NON_LOCK = "the key holds a non-lock value"
 
 
 class Verb(enum.IntEnum):
-    """What a node can be asked. The first two are never sent to a node that is behind or guarded."""
+    """What a node can be asked. The first two are never sent to a node that is behind."""
 
     GRANT = 0
     RENEW = 1
@@ -73,7 +73,8 @@ class Request:
         self.ttl_ms = ttl_ms
         """For a grant or renewal what to set; for a revoke how long the key can live at most."""
         self.until = 0.0
-        """For a revoke that could not be sent: when the key has expired anyway."""
+        """For a revoke that could not be sent: when the key has expired anyway. For a renewal: when
+        the lease ends, after which nothing is sent for it."""
         self.packed: dict[object, bytes] = {}
         """Wire forms made so far: nodes that speak the same dialect share one."""
 
@@ -99,7 +100,7 @@ class NodeState(enum.Enum):
     """Not reached yet, first dial under way or not even begun."""
     UP = "up"
     GUARDED = "guarded"
-    """Connected, but so young that it may have forgotten a lock: it doesn't vote yet."""
+    """Connected, but so young that it may have forgotten a lock: it grants none yet."""
     DOWN = "down"
     """Not connected, or connected to something that must not vote; see `cause`."""
 
@@ -165,10 +166,6 @@ class Node(Protocol):
     @property
     def status(self) -> NodeStatus:
         """How it stands now."""
-
-    @property
-    def idle(self) -> bool:
-        """True if no answer is outstanding."""
 
     def drop(self) -> None:
         """Let go of everything at once, also when the loop it was opened in is closed."""

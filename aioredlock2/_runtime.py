@@ -28,13 +28,21 @@ def _suspend_counting_clock() -> Callable[[], float]:
 class Runtime:
     """Clock, randomness and tokens."""
 
-    __slots__ = ("clock", "rng")
+    __slots__ = ("_rng", "clock")
 
     def __init__(self) -> None:
         self.clock = _suspend_counting_clock()
         """Seconds since some fixed instant; counts suspend; steps of the wall clock don't touch it."""
-        # Jitter must differ between forked or equally seeded processes: never the global generator.
-        self.rng: random.Random = random.SystemRandom()
+        self._rng: random.Random | None = None
+
+    @property
+    def rng(self) -> random.Random:
+        """For jitter. Seeded by the operating system at first use, which is after a fork: jitter must
+        differ between forked processes, and between those that seed the global generator alike.
+        """
+        if self._rng is None:
+            self._rng = random.Random()  # noqa: S311 - nothing secret comes from it
+        return self._rng
 
     def new_token(self) -> bytes:
         """128 random bits from the operating system as 32 lower-case hex characters."""

@@ -29,7 +29,6 @@ logger = logging.getLogger("aioredlock2")
 
 FIRST_CONTACT_S = 0.5
 """A client that was never connected may overrun a `wait` by so much, once."""
-REDIAL_S_IDLE = 1.0
 REDIAL_S_MIN = 0.05
 REDIAL_SHARE = 0.1
 SLEEP_S_MAX = 3600.0
@@ -89,12 +88,8 @@ class Session:
 
     def redial_cap(self) -> float:
         """Soon if a lease or a caller depends on it, at leisure otherwise."""
-        ttls = [ttl for ttl, _ in self._sleepers.values()]
-        if (held := self.watchdog.shortest_ttl()) is not None:
-            ttls.append(held)
-        if not ttls:
-            return REDIAL_S_IDLE
-        return min(max(REDIAL_S_MIN, min(ttls) * REDIAL_SHARE), REDIAL_S_IDLE)
+        shortest = min((ttl for ttl, _ in self._sleepers.values()), default=math.inf)
+        return max(REDIAL_S_MIN, min(self.watchdog.tick, shortest * REDIAL_SHARE))
 
     def claim(self, node: Node, identity: str) -> str | None:
         """One server votes once: whoever of two addresses comes first has it."""

@@ -38,7 +38,8 @@ class Turn:
         """Since when this client has had the name, handed on from task to task without a break."""
         self.last_round: Round | None = None
         """The latest round of whoever had the turn: what those behind are told."""
-        self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.waiters: OrderedDict[asyncio.Future[None], None] | None = None
+        """Made when somebody waits: most turns are taken and given back by one task."""
 
 
 class Turns:
@@ -67,7 +68,10 @@ class Turns:
         Cancelled while the turn is being handed over, it goes to the next in line.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
-        turn.waiters[waiter] = None
+        if turn.waiters is None:
+            turn.waiters = OrderedDict()
+        waiters = turn.waiters
+        waiters[waiter] = None
         timer = None
         if limit is not None:
             timer = self._loop.call_later(limit, _miss, waiter)
@@ -78,7 +82,7 @@ class Turns:
                 self.leave(turn)
             raise
         finally:
-            turn.waiters.pop(waiter, None)
+            waiters.pop(waiter, None)
             if timer is not None:
                 timer.cancel()
 
@@ -97,10 +101,10 @@ class Turns:
     def close(self, error: Callable[[], RedlockError]) -> None:
         """Turn everybody away."""
         for turn in self._turns.values():
-            for waiter in turn.waiters:
+            for waiter in turn.waiters or ():
                 if not waiter.done():
                     waiter.set_exception(error())
-            turn.waiters.clear()
+            turn.waiters = None
 
 
 def _miss(waiter: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextvars import Context
 
 from aioredlock2._core.ballot import Verdict
 from aioredlock2._core.lease_state import LeaseEvent, LeaseState
@@ -55,6 +56,8 @@ class Watchdog:
         self._rng = engine.runtime.rng
         self._loop = engine.loop
         self._pid = os.getpid()
+        self._context = Context()  # not that of the request which happens to be the first
+        self._everywhere = (1 << len(engine.nodes)) - 1
         self._schedule = Schedule()
         self._holds: dict[Hold, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -66,14 +69,18 @@ class Watchdog:
         """All leases held, oldest first."""
         return list(self._holds)
 
-    def shortest_ttl(self) -> float | None:
-        """The shortest ttl among the leases held."""
-        return min((hold.terms.ttl for hold in self._holds), default=None)
+    @property
+    def tick(self) -> float:
+        """A tenth of the shortest ttl held, at most `TICK_S_MAX`: how soon things must be noticed."""
+        return self._tick
 
     def watch(self, hold: Hold) -> None:
         """Look after `hold` from now on."""
         self._holds[hold] = None
         self._plan(hold, self._clock())
+        if hold.sent_to != self._everywhere:
+            for node in self._engine.nodes:
+                node.hurry()  # some were away: from now on a lease waits for them
 
     def release(self, hold: Hold) -> Round:
         """End `hold` and put its deletes on the wire, now. Repeats the first call's round."""
@@ -87,7 +94,9 @@ class Watchdog:
                     self._loop.call_soon(on_loss)
             hold.move(LeaseEvent.RELEASED)
             self._forget(hold)
-            hold.revoked = self._engine.revoke(hold.key, hold.token, hold.terms, hold.sent_to)
+            hold.revoked = self._engine.revoke(
+                hold.key, hold.token, hold.terms, hold.longest_ttl_ms, hold.sent_to
+            )
             hold.tell(lost=hold.state is LeaseState.LOST)
             # Only now: the next in line must queue its SET behind these deletes.
             self._leave_turn(hold)
@@ -161,7 +170,9 @@ class Watchdog:
         due_at = self._schedule.next_due_at()
         if due_at is not None:
             self._wakes_at = min(self._wakes_at, due_at)
-        self._timer = self._loop.call_later(max(0.0, self._wakes_at - now), self._wake)
+        self._timer = self._loop.call_later(
+            max(0.0, self._wakes_at - now), self._wake, context=self._context
+        )
 
     def _wake(self) -> None:
         self._timer = None
@@ -206,28 +217,27 @@ class Watchdog:
         hold.at_gate = False
         now = self._clock()
         if hold.renewing is not None or not hold.is_valid(now):
+            self._plan(hold, now)  # it was taken out of the schedule: its end must still be seen
             return False
         terms = hold.extensions[-1][0] if hold.extensions else hold.terms
         if terms.ttl < hold.terms.ttl:
             # The nodes may shorten the key from now on, whether or not the round is won.
             hold.valid_until = min(hold.valid_until, valid_until(now, terms))
         hold.terms = terms
+        hold.longest_ttl_ms = max(hold.longest_ttl_ms, terms.ttl_ms)
         served, hold.extensions = hold.extensions, []
         request = Request(Verb.RENEW, hold.key, hold.token, terms.ttl_ms)
+        request.until = hold.valid_until
         asked = self._engine.renew(
             request,
-            terms,
             on_decided=lambda asked: self._decided(hold, served, asked),
             on_closed=lambda asked: self._closed(hold, asked),
         )
         if hold.latest is not None:
             hold.latest.withdrawn = True
-        hold.latest = asked
-        if hold.state is not LeaseState.HELD:
-            asked.withdrawn = True
-        elif asked.verdict is Verdict.PENDING:
-            hold.renewing = asked
-            self._plan(hold, now)
+        hold.latest = hold.renewing = asked
+        self._plan(hold, now)
+        self._engine.send(asked, terms)
         return True
 
     def _decided(self, hold: Hold, served: list[Extension], asked: Round) -> None:

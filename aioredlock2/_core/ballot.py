@@ -64,6 +64,7 @@ class Ballot:
     """
 
     __slots__ = (
+        "blocking",
         "broken",
         "causes",
         "denied",
@@ -81,6 +82,8 @@ class Ballot:
     def __init__(self, nodes: int, rule: Rule) -> None:
         self.nodes = nodes
         self.quorum = nodes // 2 + 1
+        self.blocking = nodes - self.quorum + 1
+        """So many nodes can make a quorum impossible."""
         self.rule = rule
         self.verdict = PENDING
         self.votes = [_UNHEARD] * nodes
@@ -143,21 +146,19 @@ def grant_rule(ballot: Ballot) -> Verdict:
     """Won at quorum; lost as soon as a quorum has become impossible."""
     if ballot.granted >= ballot.quorum:
         return WON
-    blocking = ballot.nodes - ballot.quorum + 1
-    if ballot.broken >= blocking:
+    if ballot.broken >= ballot.blocking:
         return UNREACHABLE
-    return REFUSED if ballot.denied + ballot.broken >= blocking else PENDING
+    return REFUSED if ballot.denied + ballot.broken >= ballot.blocking else PENDING
 
 
 def renew_rule(ballot: Ballot) -> Verdict:
     """Only a blocking set of clear refusals is a refusal: errors and silence prove nothing."""
     if ballot.granted >= ballot.quorum:
         return WON
-    blocking = ballot.nodes - ballot.quorum + 1
-    if ballot.denied >= blocking:
+    if ballot.denied >= ballot.blocking:
         return REFUSED
     unheard = ballot.unheard
-    if ballot.granted + unheard < ballot.quorum and ballot.denied + unheard < blocking:
+    if ballot.granted + unheard < ballot.quorum and ballot.denied + unheard < ballot.blocking:
         return UNREACHABLE
     return PENDING
 
@@ -166,7 +167,7 @@ def revoke_rule(ballot: Ballot) -> Verdict:
     """Done when a quorum answered, whatever it found."""
     if ballot.granted + ballot.denied >= ballot.quorum:
         return WON
-    return UNREACHABLE if ballot.broken > ballot.nodes - ballot.quorum else PENDING
+    return UNREACHABLE if ballot.broken >= ballot.blocking else PENDING
 
 
 def inspect_rule(ballot: Ballot) -> Verdict:

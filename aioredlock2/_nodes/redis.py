@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import os
+from contextvars import Context
 from typing import cast
 
 from aioredlock2._core.ballot import Ballot
@@ -33,6 +34,15 @@ REPAY_S = 0.2
 """A delete that met a server which was loading or busy is sent again after so long."""
 OWED_MAX = 20_000
 """Deletes kept for a node that is away; the oldest beyond that are left to their ttl."""
+
+# Looking up a member of an enum takes a while, and these are needed for every request.
+GRANT, RENEW, REVOKE, UP, GRANTED = (
+    Verb.GRANT,
+    Verb.RENEW,
+    Verb.REVOKE,
+    NodeState.UP,
+    Vote.GRANTED,
+)
 
 Refused = tuple[str, bool]
 """The first refusal's text, and whether one of them was for good."""
@@ -86,27 +96,32 @@ class RedisNode:
         """Put one request on its way; see `_node.py`."""
         link = self._link
         verb = request.verb
-        if link is None:
-            self._alarm.set()
-            if verb is Verb.REVOKE:
-                self._owe(request)
-            if ballot is not None:
-                ballot.skip(index, Vote.FAULTED, self._cause)
-            return
-        if verb is Verb.GRANT and self._state is not NodeState.UP:
-            # Only grants: what a node confirms to an extension, it can't have forgotten.
-            if ballot is not None:
-                ballot.skip(index, Vote.FAULTED, self._guard_text())
-            return
-        if link.overdue and verb <= Verb.RENEW:
-            # Only deletes go to a server that is behind: nothing piles up that could lock.
-            if ballot is not None:
-                ballot.skip(index, Vote.MISSING, "still owes earlier answers")
-            return
+        if link is None or link.overdue or self._state is not UP:
+            withheld = self._why_not(link, verb)
+            if withheld is not None:
+                if link is None and verb is REVOKE:
+                    self._owe(request)
+                if ballot is not None:
+                    ballot.skip(index, *withheld)
+                return
         form = self._dialect.preferred[verb]
         data = request.packed.get(form) or dialect.pack(form, request)
         slot: Slot = (form, request, ballot, index, None)
-        link.send(data, slot, form.replies, join=verb is Verb.RENEW)
+        link.send(data, slot, form.replies, join=verb is RENEW)  # type: ignore[union-attr]
+
+    def _why_not(self, link: Link | None, verb: Verb) -> tuple[Vote, str] | None:
+        """The broken vote of a request that must not be sent now, or None if it may."""
+        if link is None:
+            self._alarm.set()
+            return Vote.FAULTED, self._cause
+        if verb is GRANT and self._state is not UP:
+            # Only grants: what a node confirms to an extension, it can't have forgotten. Planting again
+            # is a grant too: a planted key would count, although a rival's may have been forgotten.
+            return Vote.FAULTED, self._guard_text()
+        if link.overdue and verb <= RENEW:
+            # Only deletes go to a server that is behind: nothing piles up that could lock.
+            return Vote.MISSING, "still owes earlier answers"
+        return None
 
     def missed(self) -> None:
         """A round's deadline has passed without this node's answer."""
@@ -122,11 +137,6 @@ class RedisNode:
         """The guard period has changed: judge again whether this node votes."""
         if self._link is not None:
             self._judge()
-
-    @property
-    def idle(self) -> bool:
-        """True if no answer is outstanding."""
-        return self._link is None or self._link.idle
 
     @property
     def status(self) -> NodeStatus:
@@ -171,6 +181,7 @@ class RedisNode:
         self._dialling = self._the_loop.create_task(
             self._dial_until_up(self._dial_number, at_once=at_once),
             name=f"aioredlock2 dials {self.name}",
+            context=Context(),  # not that of the request which happens to be the first
         )
 
     async def _dial_until_up(self, number: int, *, at_once: bool) -> None:
@@ -334,7 +345,9 @@ class RedisNode:
 
     def _pay(self) -> None:
         """Send the deletes owed, those whose key may still live."""
-        self._paying = None
+        if self._paying is not None:
+            self._paying.cancel()
+            self._paying = None
         owed, self._owed = self._owed, {}
         now = self._the_host.runtime.clock()
         for request in owed.values():
@@ -351,11 +364,11 @@ class RedisNode:
     def replied(self, slot: Slot, reply: object) -> None:
         """One answer, in the order of the requests."""
         form, request, ballot, index, refused = slot
-        answer = dialect.read(form, request, reply)
-        if answer is dialect.YES and refused is None:
+        if reply == form.yes and refused is None and type(reply) is type(form.yes):
             if ballot is not None:
-                ballot.cast(index, Vote.GRANTED)
+                ballot.cast(index, GRANTED)
             return
+        answer = dialect.read(form, request, reply)
         if isinstance(answer, Refusal):
             self._ask_otherwise(slot, answer, str(reply))
             return
@@ -388,7 +401,10 @@ class RedisNode:
         if refused is not None and (refused[1] or not for_good):
             cause, for_good = refused  # the first clear word is what the user should hear
         following = self._dialect.next_form(request.verb, form)
-        withdrawn = request.verb is Verb.RENEW and ballot is not None and ballot.withdrawn
+        withdrawn = request.verb is RENEW and (
+            (ballot is not None and ballot.withdrawn)
+            or self._the_host.runtime.clock() >= request.until
+        )
         if following is not None and not withdrawn:
             self._send(following, request, ballot, index, (cause, for_good))
             return

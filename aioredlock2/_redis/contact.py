@@ -42,9 +42,16 @@ async def connect(dialer: Dialer, probe_key: bytes, token: bytes) -> tuple[Link,
             greeting = await _greet(link, probe_key, token)
     except TimeoutError:
         raise DialError(f"no connection within {DIAL_S_MAX:g} s") from None
-    if not greeting.authenticated:
+    except DialError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the node must be dialled again
+        # Only the type is told: the text may hold secrets.
+        raise DialError(type(error).__name__) from None
+    if greeting.refused:
         link.close()
-        raise DialError("the server wants a password")
+        raise DialError(greeting.refused)
+    if not link.is_open:
+        raise DialError("the connection was lost right after the greeting")
     return link, greeting
 
 

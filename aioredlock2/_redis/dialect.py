@@ -181,11 +181,12 @@ def _read_error(form: Form, request: Request, text: str) -> Answer | Refusal:
 
 def cause_of(request: Request, text: str) -> str:
     """A server's error as one short line: servers echo arguments, and a token is one of them."""
-    if text.startswith(("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT")):
-        return f"cluster node given as independent node ({text.split(' ', 1)[0]})"
-    text = text.partition(", with args beginning")[0]
     if request.token:
         text = text.replace(request.token.decode(), "...")
+    for code in ("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT"):
+        if text.startswith(code):
+            return f"cluster node given as independent node ({code})"
+    text = text.partition(", with args beginning")[0]
     return text[:CAUSE_CHARS_MAX].replace("\r", " ").replace("\n", " ")
 
 

@@ -20,6 +20,7 @@ __all__ = ["Greeting", "greeting_commands", "read_greeting"]
 
 RENEW_PROBES = (dialect.SET_IFEQ,)
 REVOKE_PROBES = (dialect.DELEX, dialect.DELIFEQ)
+INFO = 2
 _HEAD = 3
 """HELLO, CLIENT SETINFO and INFO come first; the probes follow."""
 
@@ -37,8 +38,9 @@ class Greeting:
     promotion changes it, although the process goes on."""
     uptime: int | None
     """Whole seconds by the server's wall clock: may lie, may be negative."""
-    authenticated: bool
-    """False if it wants a password that was not given."""
+    refused: str
+    """Why too little is known of it to let it vote: it wants a password, or can't answer just now.
+    Empty if all is well; a user who may not ask INFO is no such reason."""
     unfit: str
     """Why this server must not vote, or an empty string."""
     evicts: str
@@ -62,7 +64,7 @@ def greeting_commands(probe_key: bytes, token: bytes) -> list[bytes]:
 def read_greeting(replies: Sequence[object]) -> Greeting:
     """The conclusions from the replies to `greeting_commands`, in the same order."""
     hello = _fields_of_hello(replies[0])
-    info = _fields_of_info(replies[2])
+    info = _fields_of_info(replies[INFO])
     probed = dict(zip(RENEW_PROBES + REVOKE_PROBES, replies[_HEAD:], strict=True))
     kind = "valkey" if "valkey_version" in info or hello.get("server") == "valkey" else "redis"
     version = info.get(f"{kind}_version") or hello.get("version", "")
@@ -71,7 +73,7 @@ def read_greeting(replies: Sequence[object]) -> Greeting:
         run_id=info.get("run_id"),
         memory_id=f"{info['run_id']} {info.get('master_replid')}" if "run_id" in info else None,
         uptime=_whole(info.get("uptime_in_seconds", "")),
-        authenticated=not any(_is_noauth(reply) for reply in replies),
+        refused=_refused(replies),
         unfit=_unfit(info, hello),
         evicts=_eviction_policy(info),
         dialect=Dialect(
@@ -98,8 +100,17 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _is_noauth(reply: object) -> bool:
-    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOAUTH")
+def _refused(replies: Sequence[object]) -> str:
+    errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
+    if any(error.startswith("NOAUTH") for error in errors):
+        return "the server wants a password"
+    info = replies[INFO]
+    if not isinstance(info, hiredis.ReplyError):
+        return ""
+    # Without INFO there is no restart guard: that is for those to accept who may not ask for it,
+    # not for a server that is busy at the moment.
+    text = str(info)
+    return "" if text.startswith(("NOPERM", "ERR unknown command")) else f"INFO is refused: {text}"
 
 
 def _whole(text: str) -> int | None:

@@ -147,6 +147,7 @@ class Dialer:
         return Link(transport, loop)
 
     def _scrub(self, text: str) -> str:
+        text = text.partition(", with args beginning")[0]  # servers echo what they don't understand
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return " ".join(text.split())[:200]

@@ -1,9 +1,10 @@
 """Sans-I/O: many requests over one connection, replies matched in order.
 
-Feed it bytes (`feed`), tell it what was asked (`expect`). The FIFO is the whole bookkeeping: a slot is
-taken when a request is written and given up when its reply has come, whoever may have stopped caring
-meanwhile, so a cancelled caller can't shift the replies of the others. Anything that doesn't fit (bytes
-that are no RESP, a reply nobody asked for) raises `Desync`: the connection can't be trusted any more.
+Feed it bytes (`feed`), tell it what was asked (append to `pending`). That FIFO is the whole
+bookkeeping: a slot is taken when a request is written and given up when its reply has come, whoever
+may have stopped caring meanwhile, so a cancelled caller can't shift the replies of the others.
+Anything that doesn't fit (bytes that are no RESP, a reply nobody asked for) raises `Desync`: the
+connection can't be trusted any more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __all__ = ["Desync", "Mux"]
 T = TypeVar("T")
 AGGREGATES = (b"*", b"%", b"~", b">", b"|")
 ABSURD = re.compile(rb"[*%~>|]\d{6}")
-"""hiredis makes room for as many elements as a header promises: freeing 2**31 of them takes seconds."""
+"""hiredis makes room for as many elements as a header promises: freeing 2**31 of them takes seconds.
+Looked for only where a chunk begins a reply: elsewhere it may be part of somebody's value."""
 PUSH = hiredis.PushNotification
 _NOTHING = object()
 _PART = object()
@@ -40,14 +42,13 @@ class Mux(Generic[T]):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._parts: list[object] = []
         self.pending: deque[T | object] = deque()
+        """What was written and not answered, oldest first. Whoever writes appends its slot."""
         self.answered = 0
         """Replies ever received."""
 
-    def expect(self, slot: T, replies: int = 1) -> None:
-        """A request was written; the next `replies` replies belong to it."""
-        if replies > 1:
-            self.pending.extend([_PART] * (replies - 1))
-        self.pending.append(slot)
+    def expect_parts(self, replies: int) -> None:
+        """The next `replies` replies are parts of one answer; its slot must follow in `pending`."""
+        self.pending.extend([_PART] * replies)
 
     @property
     def expected(self) -> int:

@@ -45,6 +45,7 @@ class Link(asyncio.Protocol):
         self._pid = os.getpid()
         self._owner: LinkOwner | None = None
         self._mux: Mux[object] = Mux()
+        self._pending = self._mux.pending
         self._out: list[bytes] = []
         self._flush_due = False
         self._paused = False
@@ -66,11 +67,6 @@ class Link(asyncio.Protocol):
         """Whether it can be written to."""
         return self._transport is not None and not self._transport.is_closing()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no reply is outstanding."""
-        return not self._mux.pending
-
     def missed(self) -> None:
         """A deadline passed: all that was sent so far has to be answered before more is sent."""
         self._catch_up_to = self._mux.expected
@@ -81,11 +77,11 @@ class Link(asyncio.Protocol):
 
         `join` waits for the end of the loop turn in any case: more of its kind will follow.
         """
-        mux = self._mux
-        lone = not (mux.pending or join or self._paused)
-        mux.expect(slot, replies)
-        if self._silence is None:
-            self._watch_silence()
+        pending = self._pending
+        lone = not (pending or join or self._paused)
+        if replies > 1:
+            self._mux.expect_parts(replies - 1)
+        pending.append(slot)
         if lone:
             self._write(data)
             return
@@ -93,7 +89,7 @@ class Link(asyncio.Protocol):
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
-        if len(mux.pending) > PENDING_MAX:
+        if len(pending) > PENDING_MAX:
             self.abort(f"more than {PENDING_MAX} requests without a reply")
 
     def _flush(self) -> None:
@@ -108,6 +104,8 @@ class Link(asyncio.Protocol):
         if transport is None or os.getpid() != self._pid:
             # After a fork the socket is the parent's: nothing may be written here.
             return
+        if self._silence is None:
+            self._watch_silence()
         try:
             transport.write(data)
         except Exception as error:  # noqa: BLE001 - loops raise many types for a closing transport
