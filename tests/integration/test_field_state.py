@@ -19,6 +19,7 @@ from aioredlock2 import (
     Redlock,
     ReleaseReport,
 )
+from aioredlock2._hold import Hold
 from aioredlock2._runtime import Runtime
 from aioredlock2.embedded import Server
 from tests.support.clients import patient, until_up, urls_of
@@ -63,6 +64,29 @@ async def test_f115_validity_is_never_longer_than_what_a_quorum_has(
         assert await lease.lost()
         await lease.release()
         assert lease.is_lost
+
+
+@pytest.mark.loop
+async def test_f115_a_stall_between_the_look_and_the_round_is_a_loss(
+    servers3: Sequence[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stands still right after the lease was found valid and due: still it is told."""
+    async with connected(urls_of(servers3), node_timeout=0.1) as redlock:
+        watchdog = redlock.session().watchdog
+        renew = watchdog._renew
+
+        def stalled(hold: Hold) -> None:
+            time.sleep(hold.terms.ttl)
+            renew(hold)
+
+        monkeypatch.setattr(watchdog, "_renew", stalled)
+        lease = await redlock("job", ttl=0.5).acquire()
+        async with asyncio.timeout(5):
+            assert await lease.lost()
+        monkeypatch.undo()
+        with pytest.raises(LeaseLost):
+            await lease.extend()
+        await lease.release()
 
 
 # --- is it held by anyone? ----------------------------------------------------------------------

@@ -283,19 +283,50 @@ async def faults_of_rights(one: Redlock, user: Any, shown: Shown) -> None:
 class Indiscreet(CredentialProvider):
     """Its errors quote the password."""
 
-    def get_credentials(self) -> tuple[str, str]:
+    async def get_credentials_async(self) -> tuple[str, str]:
         raise RuntimeError(f"login with {SECRET} failed")
 
 
+class Discreet(CredentialProvider):
+    """Just gives the password out."""
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return "user", SECRET
+
+
+async def test_f117_errors_about_the_login_show_no_password(
+    servers: Sequence[Server], relays: Relays, shown: Shown
+) -> None:
+    """Servers and proxies that quote the arguments of AUTH, and providers that quote themselves."""
+    for relay in relays:
+        forget(relay, b"AUTH")
+    at: dict[str, Any] = {"host": "127.0.0.1"}
+    given: list[Any] = [
+        f"redis://user:{SECRET}@127.0.0.1:{relays[0].port}",
+        f"redis://:{SECRET}@127.0.0.1:{relays[1].port}",
+        redis.asyncio.Redis(**at, port=relays[2].port, username="user", password=SECRET),
+        redis.asyncio.Redis(**at, port=relays[3].port, credential_provider=Discreet()),
+        redis.asyncio.Redis(**at, port=relays[4].port, credential_provider=Indiscreet()),
+    ]
+    async with patient(given) as redlock:
+        await until(lambda: all(node.state is NodeState.DOWN for node in redlock.nodes))
+        assert 4 == sum("unknown command" in node.cause for node in redlock.nodes)
+        assert "RuntimeError" in redlock.nodes[4].cause
+        with shown.failing():
+            await redlock("job", wait=0).acquire()
+        shown.note(redlock.nodes)
+        shown.note_objects()
+    assert [] == shown.leaks({SECRET})
+
+
 async def test_f117_what_cannot_be_dialled_shows_no_password(shown: Shown) -> None:
-    """Refused, unresolvable, indiscreet: the cause is there, the password isn't."""
+    """Refused, unresolvable: the cause is there, the password isn't."""
     given: list[Any] = [
         f"redis://user:{SECRET}@127.0.0.1:1",
         f"rediss://user:{SECRET}@127.0.0.1:4?ssl_keyfile=/no/such&ssl_password={SECRET}",
         f"redis://127.0.0.1:3/1?password={SECRET}",
         f"unix://user:{SECRET}@/no/such/socket",
         redis.asyncio.Redis(host="127.0.0.1", port=5, db=2, password=SECRET),
-        redis.asyncio.Redis(host="127.0.0.1", port=2, credential_provider=Indiscreet()),
     ]
     if LOOP != "uvloop":  # which complains when it is closed while it looks for a name in vain
         given.append(f"redis://user:{SECRET}@no-such-host.invalid")
