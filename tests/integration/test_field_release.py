@@ -14,6 +14,7 @@ from aioredlock2 import (
     LeaseLost,
     LeaseReleased,
     LockContended,
+    NodeState,
     ReleaseReport,
     Removal,
 )
@@ -21,6 +22,7 @@ from aioredlock2.embedded import Server
 from tests.conftest import StartServers
 from tests.support.ailments import is_loading, load_slowly, slow_loading
 from tests.support.connected import connected
+from tests.support.facts import states
 from tests.support.fleet import (
     Look,
     all_keys,
@@ -216,6 +218,9 @@ async def test_f072_a_delete_that_a_dead_node_missed_is_sent_when_it_is_back(
                 for index in (1, 2):
                     relays[index].refuse()
                     servers[index].kill()
+                await until(
+                    lambda: [NodeState.UP, NodeState.DOWN, NodeState.DOWN] == states(redlock)
+                )
             assert "unknown" == (await lease.release()).outcome
             for server in servers[1:]:
                 server.restart()
