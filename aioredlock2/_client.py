@@ -133,6 +133,8 @@ class Redlock:
             restart_guard=guard,
             probe_key=self._prefix,
         )
+        # Of the ttl asked for last: mostly it is the same literal each time.
+        self._terms_of: tuple[object, LockTerms] = (..., self._options.terms)
         self._runtime = Runtime()
         self._nodes = _nodes_of(nodes, self._prefix)
 
@@ -162,11 +164,9 @@ class Redlock:
         """
         terms = self._options.terms
         if ttl is not ...:
-            terms = LockTerms.of(
-                ttl,
-                drift_factor=self._options.drift_factor,
-                node_timeout=self._options.node_timeout,
-            )
+            if ttl is not self._terms_of[0]:
+                self._terms_of = (ttl, self._options.terms_of(ttl))
+            terms = self._terms_of[1]
         if not isinstance(renew, bool):
             raise wrong_type("renew", renew, "True or False")
         no_bound = ", or None for no bound"

@@ -51,6 +51,10 @@ class Options:
     probe_key: bytes
     """A key that no lock can have, within the prefix."""
 
+    def terms_of(self, ttl: object) -> LockTerms:
+        """Terms for another ttl by these settings; raises as `LockTerms.of`."""
+        return LockTerms.of(ttl, drift_factor=self.drift_factor, node_timeout=self.node_timeout)
+
 
 class Session:
     """A client's nodes, engine, queue and watchdog, at work in one loop."""
@@ -115,10 +119,7 @@ class Session:
 
     def terms(self, ttl: object) -> LockTerms:
         """Terms for a ttl by this client's settings; raises as `LockTerms.of`."""
-        options = self._options
-        return LockTerms.of(
-            ttl, drift_factor=options.drift_factor, node_timeout=options.node_timeout
-        )
+        return self._options.terms_of(ttl)
 
     @property
     def is_here(self) -> bool:
