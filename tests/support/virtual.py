@@ -116,7 +116,7 @@ class VirtualRuntime(Runtime):
 
     def __init__(self, loop: VirtualLoop, seed: object = 0) -> None:
         self.clock = loop.boottime
-        self.rng = random.Random(f"{seed} jitter")
+        self._rng = random.Random(f"{seed} jitter")
         self._tokens = random.Random(f"{seed} tokens")
 
     def new_token(self) -> bytes:
@@ -137,8 +137,11 @@ def run(main: Coroutine[Any, Any, T], *, collect: bool = False) -> T:
         result, left = runner.run(_watched(main))
         if collect:
             gc.collect()
-    assert not left, f"tasks left over: {left}"
-    assert not heard, f"the loop's exception handler was called: {heard}"
+    # No assert statements: they would be gone under `python -O`.
+    if left:
+        raise AssertionError(f"tasks left over: {left}")
+    if heard:
+        raise AssertionError(f"the loop's exception handler was called: {heard}")
     return result
 
 
@@ -161,7 +164,8 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 def the_loop() -> VirtualLoop:
     """The running loop, for a test in virtual time."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
+    if not isinstance(loop, VirtualLoop):
+        raise TypeError("this test must run in virtual time")
     return loop
 
 

@@ -254,10 +254,15 @@ def test_f086_when_the_first_loop_is_closed_it_serves_the_next() -> None:
 async def test_after_a_fork_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     redlock = client(nearby(3))
     session = redlock.session()
+    loop = asyncio.get_running_loop()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: session.pid + 1)
-        with pytest.raises(ConfigurationError, match="was used before the fork"):
-            await redlock("x").acquire()
+        asyncio._set_running_loop(None)  # as a fork leaves it
+        try:
+            with pytest.raises(ConfigurationError, match="was used before the fork"):
+                redlock.session()
+        finally:
+            asyncio._set_running_loop(loop)
     await redlock.aclose()
 
 

@@ -113,7 +113,11 @@ async def test_nodes_are_not_asked_once_those_before_them_have_decided() -> None
     assert asked.unsent == 0b11111
     assert [len(requests) for requests in sent(nodes, Verb.GRANT)] == [0] * 5
     assert engine.sent_to(asked) == 0
+    await asyncio.sleep(TERMS.node_timeout + 0.001)
     assert the_loop().timers == 0
+    for node in nodes[:3]:
+        node.restore()
+    assert (await engine.grant(KEY, TERMS)).verdict is Verdict.WON, "nobody missed a deadline"
 
 
 # --- grant: what is asked -----------------------------------------------------------------------
@@ -151,7 +155,8 @@ async def test_a_round_began_before_its_first_byte_left() -> None:
     now = engine.runtime.clock()
     request = Request(Verb.RENEW, KEY, asked.request.token, 10_000)
     assert engine.gate.enter_now()
-    renewal = engine.renew(request, TERMS, on_decided=lambda _: None, on_closed=lambda _: None)
+    renewal = engine.renew(request, on_decided=lambda _: None, on_closed=lambda _: None)
+    engine.send(renewal, TERMS)
     assert renewal.started_at == now
     await asyncio.sleep(1)
 
@@ -323,10 +328,11 @@ async def test_a_renewal_tells_when_it_is_decided_and_when_all_were_heard() -> N
     assert engine.gate.enter_now()
     renewal = engine.renew(
         Request(Verb.RENEW, KEY, won.request.token, 20_000),
-        TERMS,
         on_decided=lambda asked: tell("decided", asked),
         on_closed=lambda asked: tell("closed", asked),
     )
+    assert not any(sent(nodes, Verb.RENEW))
+    engine.send(renewal, TERMS)
     assert renewal.verdict is Verdict.PENDING
     await asyncio.sleep(1)
     assert [what for what, _ in told] == ["decided", "closed"]
@@ -347,10 +353,10 @@ async def test_a_renewal_with_nobody_there_is_decided_before_it_returns() -> Non
     assert engine.gate.enter_now()
     renewal = engine.renew(
         Request(Verb.RENEW, KEY, b"token", 10_000),
-        TERMS,
         on_decided=lambda _: told.append("decided"),
         on_closed=lambda _: told.append("closed"),
     )
+    engine.send(renewal, TERMS)
     assert renewal.verdict is Verdict.UNREACHABLE
     assert told == ["decided", "closed"]
     assert the_loop().timers == 0
@@ -365,8 +371,9 @@ async def test_a_release_goes_where_the_token_may_be() -> None:
     engine = engine_of(nodes)
     won = await engine.grant(KEY, TERMS)
     await settle()
-    revoked = engine.revoke(KEY, won.request.token, TERMS, 0b10111)
+    revoked = engine.revoke(KEY, won.request.token, TERMS, 20_000, 0b10111)
     assert [len(requests) for requests in sent(nodes, Verb.REVOKE)] == [1, 1, 1, 0, 1]
+    assert nodes[0].asked[-1].ttl_ms == 20_000
     await revoked.decided(the_loop())
     await settle()
     assert revoked.verdict is Verdict.WON
@@ -383,7 +390,7 @@ async def test_a_release_with_frozen_nodes_takes_one_node_timeout() -> None:
     for node in nodes[:2]:
         node.server.freeze()
     began_at = the_loop().time()
-    revoked = engine.revoke(KEY, won.request.token, TERMS, 0b111)
+    revoked = engine.revoke(KEY, won.request.token, TERMS, 10_000, 0b111)
     await revoked.decided(the_loop())
     assert the_loop().time() - began_at == pytest.approx(TERMS.node_timeout)
     assert revoked.verdict is Verdict.UNREACHABLE

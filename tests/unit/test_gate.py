@@ -79,6 +79,41 @@ def test_a_place_that_nobody_takes_is_free_again() -> None:
     assert roomy.enter_now()
 
 
+def test_nobody_overtakes_those_who_wait() -> None:
+    """Not even between a place that was given up and the one who is let in for it."""
+    gate, overtook = full_gate(), list[bool]()
+
+    def take() -> bool:
+        overtook.append(gate.enter_now())
+        return True
+
+    for _ in range(3):
+        gate.enter(take)
+    for _ in range(2):
+        gate.leave()
+    assert overtook == [False, False]
+
+
+def test_any_number_of_rounds_that_end_at_once_may_follow_each_other() -> None:
+    """With no node there each round is decided on the spot, and lets the next one in from within."""
+    gate, log = full_gate(), list[int]()
+
+    def passing(number: int) -> Callable[[], bool]:
+        def take() -> bool:
+            log.append(number)
+            gate.leave()
+            return True
+
+        return take
+
+    for number in range(10_000):
+        gate.enter(passing(number))
+    gate.leave()
+    assert log == list(range(10_000))
+    assert gate.enter_now()
+    assert not gate.enter_now()
+
+
 @pytest.mark.loop
 async def test_waiting_tasks_get_places_in_order() -> None:
     gate, got = full_gate(), list[int]()
@@ -308,6 +343,28 @@ async def test_a_round_begun_by_the_end_of_another_is_watched_too() -> None:
     deadlines.watch(Ballot(1, grant_rule), 0.05)
     await asyncio.sleep(1)
     assert ended == pytest.approx([began_at + 0.05 * n for n in (1, 2, 3)])
+
+
+def test_later_rounds_keep_their_deadline_whatever_one_raises() -> None:
+    async def main() -> None:
+        loop = the_loop()
+        ended: list[float] = []
+
+        def end(ballot: Ballot) -> None:
+            ended.append(loop.time())
+            ballot.expire()
+            if len(ended) == 1:
+                raise ValueError("in a callback")
+
+        deadlines = Deadlines(loop, end)
+        began_at = loop.time()
+        for delay in (0, 0.01):
+            loop.call_later(delay, deadlines.watch, Ballot(1, grant_rule), 0.05)
+        await asyncio.sleep(1)
+        assert ended == pytest.approx([began_at + 0.05, began_at + 0.06])
+
+    with pytest.raises(AssertionError, match="in a callback"):
+        run(main())
 
 
 @in_virtual_time

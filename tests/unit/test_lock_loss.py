@@ -329,6 +329,24 @@ async def test_a_cancellation_from_outside_that_had_not_arrived_either_is_delive
 
 
 @in_virtual_time
+async def test_a_cancellation_from_outside_during_the_exit_is_delivered() -> None:
+    """It comes in the very turn in which ours is taken back."""
+    nodes = nearby()
+    async with client(nodes) as redlock:
+        lock = redlock("x")
+
+        async def body(_: Lease) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            lock._entries[-1].cancel_body()
+            the_loop().call_soon(task.cancel)
+
+        task = asyncio.create_task(under(lock, body))
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+@in_virtual_time
 async def test_a_loss_by_hand_cancels_nobody() -> None:
     nodes = nearby()
     async with client(nodes) as redlock:

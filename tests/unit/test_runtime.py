@@ -65,8 +65,20 @@ def test_f065_seeding_the_global_generator_changes_neither_tokens_nor_jitter() -
     assert jitter != other_jitter
 
 
-def test_jitter_has_no_state_that_a_forked_child_would_share() -> None:
-    assert isinstance(Runtime().rng, random.SystemRandom)
+def test_jitter_differs_in_processes_that_fork_before_its_first_use() -> None:
+    """A client built at import, used in the workers: each seeds it from the system."""
+    code = (
+        "import os, random\n"
+        "from aioredlock2._runtime import Runtime\n"
+        "random.seed(7)\n"
+        "runtime = Runtime()\n"
+        "if os.fork() == 0: print(runtime.rng.random(), flush=True); os._exit(0)\n"
+        "os.wait()\n"
+        "print(runtime.rng.random())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    child, parent = done.stdout.split()
+    assert child != parent
 
 
 def test_the_module_reads_nothing_at_import() -> None:

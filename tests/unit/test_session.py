@@ -97,6 +97,7 @@ async def test_whoever_holds_or_waits_makes_dialling_urgent(ttl: float, cap: flo
         lease = await redlock("x", ttl=ttl).acquire()
         assert session.redial_cap() == pytest.approx(cap)
         await lease.release()
+        await asyncio.sleep(1)
         assert session.redial_cap() == 1.0
         sleeping = asyncio.create_task(session.sleep(5, ttl, for_nodes=False))
         await settle()

@@ -271,6 +271,27 @@ async def test_f049_it_bounds_extension_by_hand_too() -> None:
         await lease.release()
 
 
+class Slow(logging.Handler):
+    """A log on a disk that hangs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        the_loop().block(20)
+
+
+@in_virtual_time
+async def test_a_lease_that_expires_while_its_end_is_logged_is_lost_all_the_same() -> None:
+    nodes = nearby()
+    logger, slow = logging.getLogger("aioredlock2"), Slow()
+    async with client(nodes) as redlock:
+        lease = await redlock("x", max_hold=15).acquire()
+        logger.addHandler(slow)
+        try:
+            assert await asyncio.wait_for(lease.lost(), 60)
+        finally:
+            logger.removeHandler(slow)
+        await lease.release()
+
+
 @in_virtual_time
 async def test_f050_without_a_bound_it_is_renewed_for_ever() -> None:
     nodes = nearby(3)
@@ -390,6 +411,23 @@ async def test_f072_a_delete_for_a_node_that_is_away_is_sent_when_it_is_back() -
         assert holders(nodes) == [None] * 3
 
 
+@in_virtual_time
+async def test_f072_a_delete_is_owed_for_the_longest_ttl_the_token_had() -> None:
+    """The node never heard of the shorter one."""
+    nodes = nearby(3)
+    async with client(nodes) as redlock:
+        lease = await redlock("x", renew=False).acquire()
+        await settle()
+        cut(nodes[:1])
+        await lease.extend(1)
+        await lease.release()
+        await asyncio.sleep(5)
+        assert holders(nodes[:1]) != [None]
+        nodes[0].restore()
+        await asyncio.sleep(ROUND_TRIP)
+        assert holders(nodes) == [None] * 3
+
+
 # --- dropped ------------------------------------------------------------------------------------
 
 
@@ -440,19 +478,20 @@ async def test_a_handle_dropped_after_its_end_is_nobodys_business() -> None:
 
 
 @in_virtual_time
-async def test_it_knows_what_is_held_and_how_short_the_shortest_is() -> None:
+async def test_it_knows_what_is_held_and_how_soon_things_must_be_noticed() -> None:
+    """A tenth of the shortest ttl, a second at most."""
     nodes = nearby(3)
     async with client(nodes) as redlock:
         watchdog = redlock.session().watchdog
-        assert watchdog.shortest_ttl() is None
-        leases = [await redlock(f"x{ttl}", ttl=ttl).acquire() for ttl in (30, 5, 10)]
-        assert watchdog.shortest_ttl() == 5
-        assert [hold.terms.ttl for hold in watchdog.holds] == [30, 5, 10]
-        await leases[1].release()
-        assert watchdog.shortest_ttl() == 10
-        await leases[0].release()
-        await leases[2].release()
+        assert watchdog.tick == 1.0
+        leases = [await redlock(f"x{ttl}", ttl=ttl).acquire() for ttl in (30, 5, 8)]
+        assert watchdog.tick == pytest.approx(0.5)
+        assert [hold.terms.ttl for hold in watchdog.holds] == [30, 5, 8]
+        for lease in leases:
+            await lease.release()
         assert watchdog.holds == []
+        await asyncio.sleep(1)
+        assert watchdog.tick == 1.0
 
 
 @in_virtual_time

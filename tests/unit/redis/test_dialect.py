@@ -7,7 +7,7 @@ import itertools
 
 import hiredis
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioredlock2._node import ABSENT, Request, Sighting, Verb
@@ -322,6 +322,8 @@ def test_f117_a_cause_is_one_short_line_without_the_token(text: str, cause: str)
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
+@example(before="CLUSTERDOWN", after="")
+@example(before="ERR \r\n", after="x" * 200)
 def test_f117_a_token_never_gets_into_a_cause(before: str, after: str) -> None:
     text = before + TOKEN.decode() + after
     cause = dialect.cause_of(request_of(Verb.GRANT), text)

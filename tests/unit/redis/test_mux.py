@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable
+from typing import TypeVar
 
 import hiredis
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from aioredlock2._redis.mux import Desync, Mux
 
+T = TypeVar("T")
 PUSH = b">2\r\n+invalidate\r\n*1\r\n$3\r\nkey\r\n"
 
 RECORDED: list[tuple[bytes, object]] = [
@@ -36,10 +38,16 @@ STREAM = b"".join(wire for wire, _ in RECORDED)
 MEANT = [(number, value) for number, (_, value) in enumerate(RECORDED)]
 
 
+def expect(mux: Mux[T], slot: T, replies: int = 1) -> None:
+    """A request was written, as the transport does it."""
+    mux.expect_parts(replies - 1)
+    mux.pending.append(slot)
+
+
 def expecting(requests: int) -> Mux[int]:
     mux: Mux[int] = Mux()
     for number in range(requests):
-        mux.expect(number)
+        expect(mux, number)
     return mux
 
 
@@ -102,9 +110,9 @@ def test_bytes_that_are_no_text_stay_bytes() -> None:
 
 def test_a_request_of_several_replies_gets_them_together() -> None:
     mux: Mux[str] = Mux()
-    mux.expect("lone")
-    mux.expect("pair", 2)
-    mux.expect("after")
+    expect(mux, "lone")
+    expect(mux, "pair", 2)
+    expect(mux, "after")
     assert list(mux.feed(b":1\r\n$1\r\n")) == [("lone", 1)]
     assert list(mux.feed(b"v\r\n")) == []
     assert list(mux.feed(b":77\r\n:3\r\n")) == [("pair", [b"v", 77]), ("after", 3)]
@@ -115,7 +123,7 @@ def test_replies_are_counted_and_matched_in_order(sizes: list[int], size: int) -
     """`expected` and `answered` tell how far behind the server is."""
     mux: Mux[int] = Mux()
     for number, replies in enumerate(sizes):
-        mux.expect(number, replies)
+        expect(mux, number, replies)
     values = itertools.count()
     wanted: list[tuple[int, object]] = []
     for number, replies in enumerate(sizes):
@@ -192,9 +200,9 @@ def test_f102_one_wrong_byte_never_shifts_the_replies_before_it(place: int, valu
 
 def test_what_is_abandoned_is_each_request_once_oldest_first() -> None:
     mux: Mux[str] = Mux()
-    mux.expect("first")
-    mux.expect("pair", 2)
-    mux.expect("last")
+    expect(mux, "first")
+    expect(mux, "pair", 2)
+    expect(mux, "last")
     assert list(mux.feed(b"+OK\r\n+half of the pair\r\n")) == [("first", b"OK")]
     assert mux.abandon() == ["pair", "last"]
     assert mux.abandon() == []

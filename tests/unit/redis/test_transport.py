@@ -106,7 +106,6 @@ async def test_it_takes_the_transport_over() -> None:
     assert notes.protocol is link
     assert notes.high == 1 << 20
     assert link.is_open
-    assert link.idle
 
 
 @in_virtual_time
@@ -171,7 +170,6 @@ def test_every_request_is_written_once_in_order_and_answered_in_order(steps: lis
                 answered += 1
         assert b"".join(notes.writes) == b"".join(b"<%d>" % number for number in range(sent))
         assert owner.replies == [(number, number) for number in range(answered)]
-        assert link.idle == (answered == sent)
         link.abort("end of the test")
         assert owner.lost == [("end of the test", list(range(answered, sent)))]
 
@@ -282,7 +280,6 @@ async def test_overdue_means_what_was_open_at_the_deadline() -> None:
     assert link.overdue
     link.data_received(b"+1\r\n")
     assert not link.overdue
-    assert not link.idle
 
 
 # --- silence ------------------------------------------------------------------------------------
