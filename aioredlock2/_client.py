@@ -198,21 +198,23 @@ class Redlock:
         """
         if self._closed:
             raise closed_error()
+        session = self._session
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
+            loop = None
+        if session is not None and session.loop is loop:
+            return session  # a forked child has no running loop, so this is also the process
+        if session is not None and not session.is_here:
             raise ConfigurationError(
-                "a Redlock works in a running asyncio loop only (not under trio, not outside a loop)"
-            ) from None
-        session = self._session
+                "this Redlock was used before the fork and belongs to the parent process: "
+                "make a new one in the child"
+            )
+        if loop is None:
+            raise ConfigurationError(
+                "a Redlock works in a running asyncio loop only (not under trio, not outside one)"
+            )
         if session is not None:
-            if not session.is_here:
-                raise ConfigurationError(
-                    "this Redlock was used before the fork and belongs to the parent process: "
-                    "make a new one in the child"
-                )
-            if session.loop is loop:
-                return session
             if not session.loop.is_closed():
                 raise ConfigurationError(
                     "this Redlock is in use in another event loop that still lives: make one Redlock "

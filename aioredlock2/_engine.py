@@ -7,7 +7,7 @@ loop's own timers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aioredlock2._core.ballot import (
     Ballot,
@@ -39,7 +39,7 @@ def closed_error() -> ConfigurationError:
 class Round(Ballot):
     """One question to all nodes, its votes, and who is told when it is decided."""
 
-    __slots__ = ("_waiters", "holds_place", "on_closed", "on_decided", "request", "started_at")
+    __slots__ = ("holds_place", "on_closed", "on_decided", "request", "started_at", "waiters")
 
     def __init__(self, nodes: int, rule: Rule, request: Request, started_at: float) -> None:
         super().__init__(nodes, rule)
@@ -49,13 +49,16 @@ class Round(Ballot):
         self.on_decided: Callable[[Round], None] | None = None
         self.on_closed: Callable[[Round], None] | None = None
         self.holds_place: Gate | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] | None = None
+        """Who waits for the verdict."""
 
     async def decided(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the verdict: at most one node timeout. May be cancelled; the round goes on."""
         if self.verdict is PENDING:
             waiter: asyncio.Future[None] = loop.create_future()
-            self._waiters.append(waiter)
+            if self.waiters is None:
+                self.waiters = []
+            self.waiters.append(waiter)
             await waiter
 
     def on_verdict(self) -> None:
@@ -63,7 +66,7 @@ class Round(Ballot):
         if self.holds_place is not None:
             self.holds_place.leave()
             self.holds_place = None
-        for waiter in self._waiters:
+        for waiter in self.waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
         if self.on_decided is not None:
@@ -109,11 +112,12 @@ class Engine:
                 asked.unsent |= 1 << index  # decided by those before it: it stays out of this
             else:
                 asked.skip(index, Vote.FAULTED, status.cause)
-        if asked.unheard:
+        if asked.verdict is PENDING or any(self._unanswered(asked)):
             self._deadlines.watch(asked, terms.node_timeout)
         if asked.verdict is PENDING:
+            asked.waiters = [waiter := self.loop.create_future()]
             try:
-                await asked.decided(self.loop)
+                await waiter
             except asyncio.CancelledError:
                 self.clean_up(asked)
                 raise
@@ -218,7 +222,12 @@ class Engine:
                 ballot.expire()
 
     def _expire(self, ballot: Ballot) -> None:
+        for node in list(self._unanswered(ballot)):
+            node.missed()
+        ballot.expire()
+
+    def _unanswered(self, ballot: Ballot) -> Iterator[Node]:
+        """The nodes that were asked and have not answered yet."""
         for index, vote in enumerate(ballot.votes):
             if vote is Vote.PENDING and not ballot.unsent >> index & 1:
-                self.nodes[index].missed()
-        ballot.expire()
+                yield self.nodes[index]

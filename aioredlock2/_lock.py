@@ -63,8 +63,6 @@ class _Entry:
 
         Raises CancelledError if the task was cancelled from outside as well.
         """
-        if not self.cancelled:
-            return False
         self.cancelled = False
         if self.task.done():
             return False
@@ -125,7 +123,7 @@ class Lock:
         Cancelled, it leaves no key behind: the deletes are written before the CancelledError leaves.
         """
         session = self._client.session()
-        return Lease(await self._acquire(session, self._wait), session, self._client)
+        return Lease(await self._attempt(session, self._wait).run(), session, self._client)
 
     async def try_acquire(self) -> Lease | None:
         """A lease by one round, or None if somebody else holds the resource.
@@ -134,13 +132,13 @@ class Lock:
         """
         session = self._client.session()
         try:
-            return Lease(await self._acquire(session, 0.0), session, self._client)
+            return Lease(await self._attempt(session, 0.0).run(), session, self._client)
         except LockContended:
             return None
 
-    async def _acquire(self, session: Session, wait: float | None) -> Hold:
+    def _attempt(self, session: Session, wait: float | None) -> Attempt:
         session.note_ttl(self._terms.ttl)
-        attempt = Attempt(
+        return Attempt(
             session,
             self._resource,
             self._key,
@@ -149,7 +147,6 @@ class Lock:
             renew=self._renew,
             max_hold=self._max_hold,
         )
-        return await attempt.run()
 
     async def __aenter__(self) -> Lease:
         session = self._client.session()
@@ -157,7 +154,7 @@ class Lock:
         if task is None:
             raise ConfigurationError("'async with' on a lock needs a running asyncio task")
         # No await after this one: a cancellation can't come between the grant and the entry.
-        hold = await self._acquire(session, self._wait)
+        hold = await self._attempt(session, self._wait).run()
         lease = Lease(hold, session, self._client)
         entry = _Entry(lease, hold, session, task)
         self._entries.append(entry)
@@ -180,7 +177,7 @@ class Lock:
             return  # a forked child: the lease is the parent's, and so are the sockets
         session.watchdog.release(hold)
         # The deletes are written: an await that is cut short from here on only gives up waiting.
-        ours = await entry.settle(exc)
+        ours = entry.cancelled and await entry.settle(exc)
         await released(session, hold, shield=exc is not None)
         if hold.state is not LeaseState.LOST or self._on_lost == "ignore":
             return
@@ -194,6 +191,8 @@ class Lock:
             task = asyncio.current_task()
         except RuntimeError:  # no running loop: after a fork, or in a loop of another kind
             task = None
+        if len(self._entries) == 1 and self._entries[0].task is task:
+            return self._entries.pop()
         entry = next((entry for entry in reversed(self._entries) if entry.task is task), None)
         entry = entry or next((entry for entry in self._entries if entry.task.done()), None)
         if entry is None and len(self._entries) == 1:

@@ -72,7 +72,7 @@ class Watchdog:
     @property
     def tick(self) -> float:
         """A tenth of the shortest ttl held, at most `TICK_S_MAX`: how soon things must be noticed."""
-        return self._tick
+        return self._tick if self._holds else TICK_S_MAX
 
     def watch(self, hold: Hold) -> None:
         """Look after `hold` from now on."""

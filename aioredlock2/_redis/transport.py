@@ -118,9 +118,10 @@ class Link(asyncio.Protocol):
         owner = self._owner
         if owner is None:
             return
+        replied = owner.replied
         try:
             for slot, reply in self._mux.feed(data):
-                owner.replied(slot, reply)
+                replied(slot, reply)
         except Desync as error:
             self.abort(str(error))
         if self.overdue:
