@@ -64,7 +64,7 @@ class Verb(enum.IntEnum):
 class Request:
     """One question, the same for all nodes of a round."""
 
-    __slots__ = ("key", "packed", "token", "ttl_ms", "until", "verb")
+    __slots__ = ("data", "form", "key", "token", "ttl_ms", "until", "verb")
 
     def __init__(self, verb: Verb, key: bytes, token: bytes = b"", ttl_ms: int = 0) -> None:
         self.verb = verb
@@ -75,8 +75,9 @@ class Request:
         self.until = 0.0
         """For a revoke that could not be sent: when the key has expired anyway. For a renewal: when
         the lease ends, after which nothing is sent for it."""
-        self.packed: dict[object, bytes] = {}
-        """Wire forms made so far: nodes that speak the same dialect share one."""
+        self.form: object = None
+        self.data = b""
+        """The bytes made last, and the form they are in: nodes that speak one dialect share them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ class RedisNode:
                     ballot.skip(index, *withheld)
                 return
         form = self._dialect.preferred[verb]
-        data = request.packed.get(form) or dialect.pack(form, request)
+        data = request.data if request.form is form else dialect.pack(form, request)
         slot: Slot = (form, request, ballot, index, None)
-        link.send(data, slot, form.replies, join=verb is RENEW)  # type: ignore[union-attr]
+        link.send(data, slot, form.replies, verb is RENEW)  # type: ignore[union-attr]
 
     def _why_not(self, link: Link | None, verb: Verb) -> tuple[Vote, str] | None:
         """The broken vote of a request that must not be sent now, or None if it may."""

@@ -129,15 +129,14 @@ def pack_words(words: Command) -> bytes:
 
 
 def pack(form: Form, request: Request) -> bytes:
-    """The bytes of `request` in this form, made once per round."""
-    packed = request.packed.get(form)
-    if packed is None:
+    """The bytes of `request` in this form, made once as long as the nodes speak the same."""
+    if request.form is not form:
         if form is INSPECT:
-            packed = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
+            data = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
         else:
-            packed = pack_words(form.pack(request))
-        request.packed[form] = packed
-    return packed
+            data = pack_words(form.pack(request))
+        request.form, request.data = form, data
+    return request.data
 
 
 def refusal_of(form: Form, text: str) -> Refusal | None:

@@ -72,7 +72,7 @@ class Link(asyncio.Protocol):
         self._catch_up_to = self._mux.expected
         self.overdue = self._mux.answered < self._catch_up_to
 
-    def send(self, data: bytes, slot: object, replies: int = 1, *, join: bool = False) -> None:
+    def send(self, data: bytes, slot: object, replies: int = 1, join: bool = False) -> None:
         """Put a request on the wire; its reply comes to the owner with `slot`.
 
         `join` waits for the end of the loop turn in any case: more of its kind will follow.
@@ -89,11 +89,11 @@ class Link(asyncio.Protocol):
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
-        if len(pending) > PENDING_MAX:
-            self.abort(f"more than {PENDING_MAX} requests without a reply")
 
     def _flush(self) -> None:
         self._flush_due = False
+        if len(self._pending) > PENDING_MAX:
+            self.abort(f"more than {PENDING_MAX} requests without a reply")
         if self._out and not self._paused:
             data = b"".join(self._out)
             self._out.clear()
