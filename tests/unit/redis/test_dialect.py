@@ -131,7 +131,7 @@ def test_nodes_of_one_dialect_share_the_bytes() -> None:
     renewal = request_of(Verb.RENEW)
     packed = {form: dialect.pack(form, renewal) for form in RENEWING}
     assert len(set(packed.values())) == len(RENEWING)
-    assert all(dialect.pack(form, renewal) is packed[form] for form in RENEWING)
+    assert all(dialect.pack(form, renewal) == packed[form] for form in RENEWING)
 
 
 def test_a_probe_is_the_real_command_on_another_key() -> None:

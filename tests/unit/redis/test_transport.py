@@ -181,8 +181,10 @@ async def test_a_server_that_does_not_keep_up_is_given_up() -> None:
     link, notes, owner = linked()
     for number in range(PENDING_MAX):
         link.send(b".", number)
+    await settle()
     assert link.is_open
     link.send(b".", PENDING_MAX)
+    await settle()
     assert notes.aborted == 1
     ((cause, unanswered),) = owner.lost
     assert cause == f"more than {PENDING_MAX} requests without a reply"
