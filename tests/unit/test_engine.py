@@ -120,6 +120,18 @@ async def test_nodes_are_not_asked_once_those_before_them_have_decided() -> None
     assert (await engine.grant(KEY, TERMS)).verdict is Verdict.WON, "nobody missed a deadline"
 
 
+@in_virtual_time
+async def test_nodes_that_are_down_say_so_though_the_others_have_decided() -> None:
+    """For whoever reads the error: all causes are there, not only the first three."""
+    nodes = model_nodes(5)
+    engine = engine_of(nodes)
+    for node in nodes:
+        node.cut("connection refused")
+    asked = await engine.grant(KEY, TERMS)
+    assert asked.causes == ["connection refused"] * 5
+    assert the_loop().timers == 0
+
+
 # --- grant: what is asked -----------------------------------------------------------------------
 
 

@@ -65,6 +65,12 @@ def test_f065_seeding_the_global_generator_changes_neither_tokens_nor_jitter() -
     assert jitter != other_jitter
 
 
+def test_jitter_comes_from_one_generator() -> None:
+    runtime = Runtime()
+    assert runtime.rng is runtime.rng
+    assert runtime.rng.random() != runtime.rng.random()
+
+
 def test_jitter_differs_in_processes_that_fork_before_its_first_use() -> None:
     """A client built at import, used in the workers: each seeds it from the system."""
     code = (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioredlock2 import ConfigurationError
-from aioredlock2._core.terms import SECONDS_MAX, LockTerms, resource_bytes, seconds
+from aioredlock2._core.terms import SECONDS_MAX, LockTerms, number, resource_bytes, seconds
 
 
 def terms(ttl: object, drift_factor: float = 0.01, node_timeout: float | None = None) -> LockTerms:
@@ -70,6 +70,17 @@ def test_f034_a_duration_of_another_type_is_a_type_error(value: object) -> None:
         seconds("ttl", value)
     assert str(caught.value).startswith(f"ttl={value!r}: must be more than 0")
     assert str(caught.value).endswith(f"as int, float or timedelta, not {type(value).__name__}")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(1, 1.0), (-2.5, -2.5), (10**400, math.inf)])
+def test_numbers_are_int_or_float_of_any_size(given: object, expected: float) -> None:
+    assert number("growth", given) == expected
+
+
+@pytest.mark.parametrize("value", [True, None, "2", timedelta(seconds=2), 1j])
+def test_a_number_of_another_type_is_a_type_error(value: object) -> None:
+    with pytest.raises(TypeError, match="must be an int or float, not"):
+        number("growth", value)
 
 
 # --- names --------------------------------------------------------------------------------------

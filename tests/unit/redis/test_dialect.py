@@ -336,6 +336,27 @@ def test_a_request_without_a_token_has_nothing_to_hide() -> None:
     assert dialect.cause_of(Request(Verb.INSPECT, KEY), "ERR abc") == "ERR abc"
 
 
+@pytest.mark.parametrize(
+    ("cause", "ends", "passes"),
+    [
+        (dialect.Doubt("unexpected reply to SET NX of type list"), True, False),
+        ("READONLY You can't write against a read only replica.", True, False),
+        ("NOAUTH Authentication required.", True, False),
+        ("LOADING Redis is loading", False, True),
+        ("BUSY Redis is busy", False, True),
+        ("MISCONF Errors writing", False, True),
+        ("NOPERM no permissions", False, False),
+        ("OOM command not allowed", False, False),
+        ("unexpected, but said by a server", False, False),
+    ],
+)
+def test_f028_some_causes_end_the_connection_and_some_pass(
+    cause: str, ends: bool, passes: bool
+) -> None:
+    assert dialect.ends_the_link(cause) is ends
+    assert dialect.is_passing(cause) is passes
+
+
 # --- what a connection prefers ------------------------------------------------------------------
 
 

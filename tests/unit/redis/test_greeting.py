@@ -167,6 +167,41 @@ def test_an_uptime_is_taken_as_told_or_not_at_all(told: str, uptime: int | None)
     assert greet(HELLO, info(uptime_in_seconds=told)).uptime == uptime
 
 
+SENTINEL = "is a Sentinel, which holds no keys: give Sentinel(...).master_for(...)"
+
+
+@pytest.mark.parametrize(
+    ("hello", "info_reply"),
+    [(HELLO | {b"mode": b"sentinel"}, NOPERM), (HELLO, info(redis_mode="sentinel"))],
+)
+def test_a_sentinel_is_no_node_and_the_text_says_what_to_give(
+    hello: object, info_reply: object
+) -> None:
+    assert greet(hello, info_reply).unfit == SENTINEL
+
+
+NOAUTH = hiredis.ReplyError("NOAUTH Authentication required.")
+
+
+@pytest.mark.parametrize(
+    ("hello", "info_reply", "refused"),
+    [
+        (HELLO, INFO, ""),
+        (NOPERM, INFO, ""),
+        (HELLO, NOPERM, ""),
+        (HELLO, UNKNOWN, ""),
+        (NOAUTH, INFO, "the server wants a password"),
+        (HELLO, NOAUTH, "the server wants a password"),
+        (HELLO, LOADING, f"INFO is refused: {LOADING}"),
+    ],
+)
+def test_f030_a_server_that_only_now_says_nothing_is_asked_again_later(
+    hello: object, info_reply: object, refused: str
+) -> None:
+    """Who may not ask for INFO does without a restart guard; a busy server is no such case."""
+    assert greet(hello, info_reply).refused == refused
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

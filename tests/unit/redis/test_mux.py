@@ -158,6 +158,15 @@ def test_f102_garbage_ends_the_trust(garbage: bytes) -> None:
     assert mux.abandon() == [1]
 
 
+@pytest.mark.parametrize("sign", [b"*", b"%", b"~", b">", b"|"])
+def test_f102_a_reply_of_absurd_length_ends_the_trust_before_room_is_made(sign: bytes) -> None:
+    mux = expecting(2)
+    assert list(mux.feed(b"+OK\r\n")) == [(0, b"OK")]
+    with pytest.raises(Desync, match="absurd length"):
+        list(mux.feed(sign + b"4294967295\r\n"))
+    assert mux.abandon() == [1]
+
+
 def test_f102_a_reply_that_nobody_asked_for_ends_the_trust() -> None:
     with pytest.raises(Desync, match="nobody asked for"):
         fed(expecting(1), [b"+OK\r\n+OK\r\n"])
