@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioredlock2 import ConfigurationError, Lease, Redlock
+from aioredlock2 import ConfigurationError, Lease, LeaseLost, Redlock
 from aioredlock2.embedded import Server
 from tests.support.clients import NODE_TIMEOUT_S
 from tests.support.connected import connected
@@ -33,11 +33,11 @@ async def all_gone(view: Look, servers: Sequence[Server], within: float) -> None
 async def test_a_minority_frozen_amid_many_locks_delays_nobody(
     servers: Sequence[Server], view: Look
 ) -> None:
-    """Two of five nodes are frozen while 300 tasks lock, work and release: every acquire that is
+    """Two of five nodes are frozen while 100 tasks lock, work and release: every acquire that is
     under way or begins then ends within a node timeout, no lease is lost, and half a ttl after the
     nodes go on there is no key left.
     """
-    ttl, node_timeout, workers = 6.0, 1.5, 300
+    ttl, node_timeout, workers = 6.0, 1.5, 100
     waits: list[float] = []
     leases: list[Lease] = []
     stop = asyncio.Event()
@@ -58,11 +58,10 @@ async def test_a_minority_frozen_amid_many_locks_delays_nobody(
         await until(lambda: len(waits) > 2 * workers)
         for server in servers[:2]:
             server.freeze()
-        before = len(waits)
-        await asyncio.sleep(0.7)
+        frozen_since = len(waits)
+        await until(lambda: len(waits) > frozen_since + 5 * workers)
         stop.set()
         await asyncio.gather(*tasks)
-        assert len(waits) > before + workers
         assert max(waits) < node_timeout
         assert not any(lease.is_lost for lease in leases)
         for server in servers[:2]:
@@ -152,8 +151,8 @@ async def test_cancelled_acquires_leave_no_key_no_task_and_no_memory(
 async def test_f084_closing_amid_a_crowd_leaves_nothing(
     servers3: Sequence[Server], view: Look
 ) -> None:
-    """1000 tasks on one name and on names of their own, and `aclose` at once: holders lose nothing
-    but the client, the rest get a clear error, and no key, task or warning remains.
+    """1000 tasks on one name and on names of their own, and `aclose` at once: whoever is inside is
+    told, the rest get a clear error, and no key, task or warning remains.
     """
     tasks_before = len(asyncio.all_tasks())
 
@@ -169,8 +168,9 @@ async def test_f084_closing_amid_a_crowd_leaves_nothing(
         await redlock.aclose()
         await asyncio.wait(tasks)
         errors = [task.exception() for task in tasks]
-        assert {ConfigurationError} >= {type(error) for error in errors if error is not None}
         assert any(errors)
+        allowed = {ConfigurationError, LeaseLost}
+        assert allowed >= {type(error) for error in errors if error is not None}
     assert tasks_before == len(asyncio.all_tasks())
     await all_gone(view, servers3, within=5)
 

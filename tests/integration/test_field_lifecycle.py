@@ -18,6 +18,7 @@ import pytest
 from aioredlock2 import (
     ConfigurationError,
     LeaseError,
+    LeaseLost,
     LeaseReleased,
     Lock,
     Redlock,
@@ -215,7 +216,7 @@ async def test_f088_closing_releases_and_turns_everybody_away(
 
 
 @pytest.mark.loop
-async def test_f088_a_body_may_outlive_its_client(servers3: Sequence[Server], view: Look) -> None:
+async def test_f088_a_body_may_close_its_own_client(servers3: Sequence[Server], view: Look) -> None:
     """Its lease was released by `aclose`: the exit is quiet, and whoever is next keeps the lock."""
     async with connected(urls(servers3)) as other:
         redlock = patient(urls(servers3))
@@ -226,6 +227,27 @@ async def test_f088_a_body_may_outlive_its_client(servers3: Sequence[Server], vi
             token = await everywhere(view, servers3, "x")
         assert [token] * 3 == values(view, servers3, "x")
         await following.release()
+
+
+@pytest.mark.loop
+async def test_f088_closing_stops_the_bodies_of_other_tasks(
+    servers3: Sequence[Server], view: Look
+) -> None:
+    """They are no longer protected: LeaseLost says why, and their keys are gone."""
+    inside = asyncio.Event()
+
+    async def work(lock: Lock) -> None:
+        async with lock:
+            inside.set()
+            await asyncio.sleep(30)
+
+    async with connected(urls(servers3)) as redlock:
+        working = asyncio.create_task(work(redlock("x", ttl=60)))
+        await inside.wait()
+        await redlock.aclose()
+        with pytest.raises(LeaseLost, match="the client was closed"):
+            await working
+    assert set() == all_keys(view, servers3)
 
 
 async def test_f088_closing_can_be_cancelled(servers3: Sequence[Server], view: Look) -> None:
