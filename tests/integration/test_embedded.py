@@ -138,7 +138,7 @@ def test_too_few_nodes_are_refused(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [True, 2.0, "5"])
 def test_nodes_of_the_wrong_type_are_refused(nodes: object) -> None:
-    with pytest.raises(TypeError, match="nodes=.*: must be an int"):
+    with pytest.raises(TypeError, match=r"nodes=.*: must be an int"):
         embedded.start(nodes)  # type: ignore[arg-type]
 
 
