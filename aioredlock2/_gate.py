@@ -120,8 +120,9 @@ class Deadlines:
 
     def cancel(self) -> None:
         """Stop all timers."""
-        for timer in self._timers.values():
-            timer.cancel()
+        if not self._loop.is_closed():
+            for timer in self._timers.values():
+                timer.cancel()
         self._timers.clear()
         self._queues.clear()
 

@@ -134,9 +134,10 @@ class Watchdog:
 
     def drop(self) -> None:
         """The loop is gone, and with it every lease: nothing can be sent any more."""
-        if self._timer is not None:
+        # Timers of a closed loop never fire, and at the interpreter's end they can't be cancelled.
+        if self._timer is not None and not self._loop.is_closed():
             self._timer.cancel()
-            self._timer = None
+        self._timer = None
         for hold in self.holds:
             hold.move(LeaseEvent.LOST, CLOSED)
         self._holds.clear()

@@ -177,9 +177,9 @@ class Link(asyncio.Protocol):
         if self._transport is None:
             return
         self._transport = None
-        if self._silence is not None:
+        if self._silence is not None and not self._loop.is_closed():
             self._silence.cancel()
-            self._silence = None
+        self._silence = None
         self._out.clear()
         unanswered = self._mux.abandon()
         owner, self._owner = self._owner, None
