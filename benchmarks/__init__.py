@@ -1,1 +1,1 @@
-"""Figures: `python -m benchmarks.run` against real servers, `pytest benchmarks --benchmark-only`."""
+"""Figures: `python -m benchmarks.run` against real servers, `pytest benchmarks --benchmark-enable`."""

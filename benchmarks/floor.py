@@ -87,7 +87,7 @@ class Floor:
         for url in self.urls:
             parts = urlsplit(url)
             _, connection = await self.loop.create_connection(
-                lambda: Connection(quorum), parts.hostname, parts.port
+                lambda: Connection(quorum), parts.hostname or "localhost", parts.port or 6379
             )
             self.connections.append(connection)
 
