@@ -83,15 +83,17 @@ class Gate:
 class Deadlines:
     """Ends rounds when their time is over, with one loop timer for each node timeout in use.
 
-    Rounds with equal timeouts are due in the order they began, so a queue is enough; a round that was
-    heard by all nodes in time is dropped from it when its turn comes.
+    The time of a round begins when the loop turn that made it is over and its requests are written: in
+    a burst of many rounds the first would otherwise be overdue before its bytes have left. So all
+    rounds of a turn are due together, and those with equal timeouts in the order of their turns: a
+    queue is enough. Rounds that were heard by all nodes in time are dropped when their turn comes.
 
     A deadline never fires on the spot. It lets two more loop turns pass (uvloop runs timers before
     I/O), or a short grace if the loop was busy, so that replies that already lie in the sockets are
     read first: a blocked loop must not make healthy nodes look silent.
     """
 
-    __slots__ = ("_context", "_loop", "_on_expiry", "_queues", "_timers")
+    __slots__ = ("_context", "_fresh", "_loop", "_on_expiry", "_queues", "_timers")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[Ballot], None]
@@ -99,16 +101,27 @@ class Deadlines:
         self._loop = loop
         self._on_expiry = on_expiry
         self._context = Context()  # not that of the request which happens to be the first
+        self._fresh: dict[float, list[Ballot]] = {}
+        """By timeout, the rounds of this loop turn."""
         self._queues: dict[float, deque[tuple[float, Ballot]]] = {}
         self._timers: dict[float, asyncio.Handle] = {}
 
     def watch(self, ballot: Ballot, timeout: float) -> None:
-        """End `ballot` by `on_expiry` if it is not complete `timeout` seconds from now."""
+        """End `ballot` by `on_expiry` if it is not complete `timeout` seconds after this loop turn."""
+        fresh = self._fresh.get(timeout)
+        if fresh is None:
+            fresh = self._fresh[timeout] = []
+            # Behind the flushes of the links, which the round's requests have scheduled.
+            self._loop.call_soon(self._start, timeout, context=self._context)
+        fresh.append(ballot)
+
+    def _start(self, timeout: float) -> None:
+        ballots = self._fresh.pop(timeout, None)
+        if ballots is None:
+            return  # cancelled meanwhile
         due_at = self._loop.time() + timeout
-        queue = self._queues.get(timeout)
-        if queue is None:
-            queue = self._queues[timeout] = deque()
-        queue.append((due_at, ballot))
+        queue = self._queues.setdefault(timeout, deque())
+        queue.extend((due_at, ballot) for ballot in ballots)
         if timeout not in self._timers:
             self._timers[timeout] = self._loop.call_at(
                 due_at, self._due, timeout, context=self._context
@@ -116,7 +129,9 @@ class Deadlines:
 
     def watched(self) -> list[Ballot]:
         """The rounds that are not complete yet."""
-        return [ballot for queue in self._queues.values() for _, ballot in queue if ballot.unheard]
+        rounds = [ballot for queue in self._queues.values() for _, ballot in queue]
+        rounds += [ballot for fresh in self._fresh.values() for ballot in fresh]
+        return [ballot for ballot in rounds if ballot.unheard]
 
     def cancel(self) -> None:
         """Stop all timers."""
@@ -125,6 +140,7 @@ class Deadlines:
                 timer.cancel()
         self._timers.clear()
         self._queues.clear()
+        self._fresh.clear()
 
     def _due(self, timeout: float) -> None:
         due_at = self._queues[timeout][0][0]

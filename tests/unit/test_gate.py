@@ -286,9 +286,26 @@ async def test_each_timeout_has_its_own_timer() -> None:
     expiries.watch(1.0)
     await asyncio.sleep(0.1)
     expiries.watch(0.05)
+    await asyncio.sleep(0)  # the time begins at the end of the turn
     assert the_loop().timers == 2
     await asyncio.sleep(2)
     assert expiries.times == pytest.approx([0.15, 1.0])
+
+
+@in_virtual_time
+async def test_a_burst_does_not_time_itself_out() -> None:
+    """A round's time begins when its turn's requests are written, however long that turn took."""
+    expiries, loop = Expiries(), the_loop()
+    ballots = []
+    for _ in range(100):
+        ballots.append(expiries.watch(0.05))
+        loop.block(0.001)  # 0.1 s in all: the first is made twice its timeout before it is written
+    for ballot in ballots:
+        loop.call_later(0.04, ballot.cast, 0, Vote.GRANTED)
+    silent = expiries.watch(0.05)
+    await asyncio.sleep(1)
+    assert [ballot for ballot, _ in expiries.ended] == [silent]
+    assert expiries.times == pytest.approx([0.15])
 
 
 @in_virtual_time
