@@ -15,15 +15,11 @@ from aioredlock2 import Lock, LockContended
 from aioredlock2._engine import Round
 from aioredlock2._runtime import digest
 from aioredlock2.embedded import Server
-from tests.support.clients import patient
+from tests.support.clients import patient, urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere, values
 from tests.support.polling import until
 from tests.support.relay import Relays
-
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
 
 
 @pytest.mark.loop
@@ -106,7 +102,7 @@ async def test_f078_a_cancellation_beside_the_deciding_reply_is_never_swallowed(
             decide(asked)
 
     monkeypatch.setattr(Round, "on_verdict", on_verdict)
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         for n in range(100):
             task = acquiring = asyncio.create_task(redlock(f"x{n % 3}", ttl=60).acquire())
             await asyncio.wait([task])
@@ -128,7 +124,7 @@ async def test_f082_one_lock_object_serves_many_tasks(servers3: Sequence[Server]
             await asyncio.sleep(0.001)
             inside -= 1
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lock = redlock("x", ttl=60)
         await asyncio.gather(*(work(lock) for _ in range(20)))
         for _ in range(50):
@@ -164,7 +160,7 @@ async def test_f091_waiting_blocks_nobody_and_starts_no_thread(
             await asyncio.sleep(0.005)
             pauses.append(time.monotonic() - began)
 
-    async with connected(urls(servers3)) as redlock, connected(urls(servers3)) as other:
+    async with connected(urls_of(servers3)) as redlock, connected(urls_of(servers3)) as other:
         names = [f"x{n}" for n in range(100)]
         held = await asyncio.gather(*(other(name, ttl=60).acquire() for name in names))
         threads = threading.active_count()
@@ -186,7 +182,7 @@ async def test_f095_a_lock_is_not_reentrant_and_says_so(
     """The inner one times out like any contender, the error tells who holds it, and the outer one
     is still held, renewed and released.
     """
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         async with redlock("x", ttl=5) as outer:
             token = await everywhere(view, servers3, "x")
             began = time.monotonic()
@@ -224,7 +220,7 @@ async def test_f062_cancelling_an_extension_gives_up_only_the_wait(
 @pytest.mark.loop
 async def test_waiting_for_the_loss_can_be_cancelled(servers3: Sequence[Server]) -> None:
     """And leaves no trace: the other waiters are told as before."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x").acquire()
         waiters = [asyncio.create_task(lease.lost()) for _ in range(3)]
         await asyncio.sleep(0)

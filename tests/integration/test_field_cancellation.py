@@ -13,6 +13,7 @@ import pytest
 
 from aioredlock2 import Lease, LeaseLost, Lock, Redlock
 from aioredlock2.embedded import Server
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere, wipe
 from tests.support.polling import until
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.loop
 
 @pytest.fixture
 async def redlock3(servers3: Sequence[Server]) -> AsyncGenerator[Redlock]:
-    async with connected(server.url for server in servers3) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         yield redlock
 
 

@@ -13,14 +13,11 @@ import pytest
 from aioredlock2 import LeaseLost, Lock, Redlock
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere, values, wipe
 from tests.support.polling import until
 from tests.support.relay import Relays
-
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
 
 
 @pytest.mark.loop
@@ -149,7 +146,7 @@ async def test_f075_every_way_out_of_the_body_releases(
     leaves: Callable[[Lock], Coroutine[Any, Any, None]], servers3: Sequence[Server], view: Look
 ) -> None:
     """The key is gone long before its ttl, however the body was left."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         await leaves(redlock("x", ttl=60))
         await until(lambda: not all_keys(view, servers3))
 
@@ -159,7 +156,7 @@ async def test_f075_bodies_without_an_await_never_hang(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """500 empty bodies, one after the other and side by side."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         for _ in range(300):
             async with redlock("x"):
                 pass
@@ -193,7 +190,7 @@ async def test_leaving_a_cancelled_anyio_scope_takes_one_node_timeout_at_most(
     servers3: Sequence[Server],
 ) -> None:
     """The shield is bounded: with all nodes frozen the scope is left all the same."""
-    async with connected(urls(servers3), node_timeout=0.1) as redlock:
+    async with connected(urls_of(servers3), node_timeout=0.1) as redlock:
         with anyio.CancelScope() as scope:
             async with redlock("x"):
                 for server in servers3:
@@ -211,7 +208,7 @@ async def test_an_anyio_timeout_around_a_waiting_acquire_leaves_nothing(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """`move_on_after` ends the wait; the holder is not disturbed, and the lock can be had later."""
-    async with connected(urls(servers3)) as redlock, connected(urls(servers3)) as other:
+    async with connected(urls_of(servers3)) as redlock, connected(urls_of(servers3)) as other:
         holder = await other("x", ttl=60).acquire()
         token = await everywhere(view, servers3, "x")
         with anyio.move_on_after(0.1) as scope:
@@ -245,7 +242,7 @@ async def test_releasing_by_hand_in_a_cancelled_anyio_scope_deletes(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """Only the wait is given up."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with anyio.CancelScope() as scope:
             lease = await redlock("x", ttl=60).acquire()
             try:
@@ -277,7 +274,7 @@ async def test_a_failing_sibling_in_an_anyio_task_group_frees_the_lock(
             group.start_soon(hold, redlock("x", ttl=60))
             group.start_soon(fail)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(ExceptionGroup) as caught:
             await both(redlock)
         assert [ZeroDivisionError] == [type(error) for error in caught.value.exceptions]
@@ -294,6 +291,6 @@ async def test_a_loss_in_an_anyio_scope_is_a_loss(servers3: Sequence[Server], vi
                 wipe(view, servers3, "x")
                 group.start_soon(anyio.sleep_forever)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(LeaseLost):
             await work(redlock("x", ttl=1.5))

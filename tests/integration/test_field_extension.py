@@ -10,7 +10,7 @@ import pytest
 from aioredlock2 import LeaseLost, NodeState
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
-from tests.support.clients import patient
+from tests.support.clients import patient, urls_of
 from tests.support.connected import connected
 from tests.support.facts import all_up, states
 from tests.support.fleet import Look, everywhere, key_of, plant, quorum_ttl, values, wipe
@@ -26,7 +26,7 @@ async def test_f038_an_extension_touches_only_its_own_token(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """With another value on two of three nodes the extension fails and leaves their ttl alone."""
-    async with connected(server.url for server in servers3) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x", renew=False).acquire()
         await everywhere(view, servers3, "x")
         plant(view, servers3[1:], "x")
@@ -42,7 +42,7 @@ async def test_f040_an_extension_with_a_quorum_is_an_extension(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """A key that is gone on one of three nodes costs nothing; on two of three it costs the lease."""
-    async with connected(server.url for server in servers3) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x", renew=False).acquire()
         await everywhere(view, servers3, "x")
         wipe(view, servers3[:1], "x")
@@ -72,7 +72,7 @@ async def test_f040_validity_counts_from_the_start_of_the_extension(relays3: Rel
 
 async def test_f040_a_round_without_a_quorum_is_tried_again(servers3: Sequence[Server]) -> None:
     """`extend` during an outage shorter than the validity returns when the nodes are back."""
-    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         lease = await redlock("x", ttl=5, renew=False).acquire()
         for server in servers3:
             server.freeze()
@@ -91,7 +91,7 @@ async def test_f041_a_frozen_minority_never_costs_the_lease(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """With one of three nodes frozen for three ttls the lease stays, and is fresh on the others."""
-    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         async with redlock("x", ttl=0.9) as lease:
             token = await everywhere(view, servers3, "x")
             servers3[2].freeze()
@@ -110,7 +110,7 @@ async def test_f041_an_error_of_one_node_releases_nothing(
 ) -> None:
     """One node answers renewals with an error: the keys on the other two are left in peace."""
     async with (
-        connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock,
+        connected(urls_of(servers3), node_timeout=SHORT_S) as redlock,
         redlock("x", ttl=0.9) as lease,
     ):
         token = await everywhere(view, servers3, "x")
@@ -144,7 +144,7 @@ async def test_f042_planting_respects_whoever_is_there(
     servers: Sequence[Server], view: Look
 ) -> None:
     """An emptied node is planted with a ttl, and never over a rival's key."""
-    async with connected(server.url for server in servers) as redlock:
+    async with connected(urls_of(servers)) as redlock:
         lease = await redlock("x", ttl=10, renew=False).acquire()
         token = await everywhere(view, servers, "x")
         plant(view, servers[:1], "x")
@@ -162,7 +162,7 @@ async def test_f042_a_planted_key_counts_from_the_next_round_on(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """A round in which two of three nodes were found empty is a loss, and plants nothing."""
-    async with connected(server.url for server in servers3) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x", renew=False).acquire()
         await everywhere(view, servers3, "x")
         wipe(view, servers3[:2], "x")
@@ -178,7 +178,7 @@ async def test_f042_nothing_is_planted_without_a_quorum(
     """One node was emptied, one answers with errors: no round has a quorum, so the emptied node
     stays as it is, and the lease is over when its validity is.
     """
-    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         lease = await redlock("x", ttl=0.9).acquire()
         await everywhere(view, servers3, "x")
         wipe(view, servers3[:1], "x")
@@ -235,7 +235,7 @@ async def test_f123_without_renewal_the_clock_ends_a_lease(
     """A body that overruns its ttl is stopped when the validity ends, not first at its exit; with
     renewal, the default, it runs on.
     """
-    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         clock = redlock._runtime.clock
         with pytest.raises(LeaseLost):
             async with redlock("x", ttl=0.5, renew=False) as lease:
@@ -249,5 +249,5 @@ async def test_f123_without_renewal_the_clock_ends_a_lease(
 
 async def connected_rival_fails(servers: Sequence[Server]) -> bool:
     """Whether another client is kept out."""
-    async with connected(server.url for server in servers) as other:
+    async with connected(urls_of(servers)) as other:
         return await other("x").try_acquire() is None

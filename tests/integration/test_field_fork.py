@@ -11,6 +11,7 @@ import pytest
 
 from aioredlock2.embedded import Server
 from tests.support.child import Child
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere
 from tests.support.relay import Relays
@@ -38,7 +39,7 @@ async def test_f065_processes_that_are_seeded_alike_have_different_tokens(
     servers3: Sequence[Server],
 ) -> None:
     """`random.seed(1)` in two processes: the tokens come from the operating system."""
-    urls = [server.url for server in servers3]
+    urls = urls_of(servers3)
     with (
         Child("tests.support.programs", "seeded", *urls) as one,
         Child("tests.support.programs", "seeded", *urls) as two,
@@ -55,7 +56,7 @@ async def test_f065_every_acquisition_has_128_random_bits_of_its_own(
 ) -> None:
     """The same seed before each: 32 hex characters, never the same twice; nothing else is stored."""
     tokens = set()
-    async with connected(server.url for server in servers3) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         for _ in range(20):
             random.seed(1)
             async with redlock("x", ttl=60) as lease:

@@ -12,7 +12,7 @@ import pytest
 
 from aioredlock2 import ConfigurationError, Lease, LeaseLost, Redlock
 from aioredlock2.embedded import Server
-from tests.support.clients import NODE_TIMEOUT_S
+from tests.support.clients import NODE_TIMEOUT_S, urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere
 from tests.support.polling import until
@@ -20,10 +20,6 @@ from tests.support.relay import Relays
 
 SOON_S = 1.0
 """What a loaded machine may add to what takes no time."""
-
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
 
 
 async def all_gone(view: Look, servers: Sequence[Server], within: float) -> None:
@@ -53,7 +49,7 @@ async def test_a_minority_frozen_amid_many_locks_delays_nobody(
                 await asyncio.sleep(0.02)
                 assert lease.is_held
 
-    async with connected(urls(servers), node_timeout=node_timeout) as redlock:
+    async with connected(urls_of(servers), node_timeout=node_timeout) as redlock:
         tasks = [asyncio.create_task(work(redlock, n)) for n in range(workers)]
         await until(lambda: len(waits) > 2 * workers)
         for server in servers[:2]:
@@ -73,7 +69,7 @@ async def test_leases_held_through_a_frozen_minority_stay_held(
     servers: Sequence[Server], view: Look
 ) -> None:
     """300 leases, two of five nodes frozen past a renewal: all are extended by the other three."""
-    async with connected(urls(servers), node_timeout=0.3) as redlock:
+    async with connected(urls_of(servers), node_timeout=0.3) as redlock:
         locks = [redlock(f"x{n}", ttl=2) for n in range(300)]
         leases = await asyncio.gather(*(lock.acquire() for lock in locks))
         for server in servers[:2]:
@@ -95,7 +91,7 @@ async def test_f077_cancelling_is_immediate_even_with_every_node_frozen(
     """300 acquires that nobody answers, cancelled together: control is back within a few loop
     turns, and what had been sent is deleted when the nodes go on.
     """
-    async with connected(urls(servers3), node_timeout=5.0, ttl=60) as redlock:
+    async with connected(urls_of(servers3), node_timeout=5.0, ttl=60) as redlock:
         for server in servers3:
             server.freeze()
         tasks = [asyncio.create_task(redlock(f"x{n}", wait=None).acquire()) for n in range(300)]
@@ -136,7 +132,7 @@ async def test_cancelled_acquires_leave_no_key_no_task_and_no_memory(
         open_files = len(list(files.iterdir())) if files.is_dir() else 0
         return len(gc.get_objects()), len(asyncio.all_tasks()), open_files
 
-    async with connected(urls(servers3), ttl=60) as redlock:
+    async with connected(urls_of(servers3), ttl=60) as redlock:
         holder = await redlock("held").acquire()
         await cut_off(redlock, 4)
         await asyncio.sleep(2 * NODE_TIMEOUT_S)  # rounds are kept until their deadline has passed
@@ -160,7 +156,7 @@ async def test_f084_closing_amid_a_crowd_leaves_nothing(
         async with redlock(name, ttl=60, wait=None):
             await asyncio.sleep(0.001)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         names = [f"x{n}" for n in range(500)] + ["x"] * 500
         tasks = [asyncio.create_task(work(redlock, name)) for name in names]
         for _ in range(5):

@@ -14,13 +14,10 @@ import pytest
 
 from aioredlock2 import ConfigurationError, Lease, LeaseLost, Lock, Redlock
 from aioredlock2.embedded import Server
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, all_keys, everywhere, key_of, values, wipe
 from tests.support.polling import until
-
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
 
 
 async def enter(stack: contextlib.AsyncExitStack, lock: Lock) -> Lease:
@@ -30,7 +27,7 @@ async def enter(stack: contextlib.AsyncExitStack, lock: Lock) -> Lease:
 
 async def test_the_exit_may_come_from_another_task(servers3: Sequence[Server], view: Look) -> None:
     """The key is gone, the lease released, whichever task entered."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         stack = contextlib.AsyncExitStack()
         lease = await asyncio.create_task(enter(stack, redlock("x", ttl=60)))
         assert lease.is_held
@@ -43,7 +40,7 @@ async def test_a_loss_after_the_entering_task_is_done_stops_nobody(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """The exit tells it: LeaseLost, in the task that leaves, which is not cancelled."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         stack = contextlib.AsyncExitStack()
         lease = await asyncio.create_task(enter(stack, redlock("x", ttl=1.5)))
         await everywhere(view, servers3, "x")
@@ -68,7 +65,7 @@ async def test_a_loss_stops_the_entering_task_wherever_the_exit_will_be(
         leases.append(await enter(stack, lock))
         await asyncio.sleep(30)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         task = asyncio.create_task(body(redlock("x", ttl=1.5)))
         await everywhere(view, servers3, "x")
         wipe(view, servers3, "x")
@@ -85,7 +82,7 @@ async def test_an_exit_takes_the_entry_of_its_own_task(
 ) -> None:
     """One Lock, entered again after its first lease was lost: each task leaves its own lease."""
     stack = contextlib.AsyncExitStack()
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lock = redlock("x", ttl=60)
         first = await asyncio.create_task(enter(stack, lock))
         await everywhere(view, servers3, "x")
@@ -114,7 +111,7 @@ async def test_an_exit_without_an_entry_takes_that_of_a_task_that_is_done(
             leases.append(lease)
             await go_on.wait()
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lock = redlock("x", ttl=60, on_lost="notify")
         working = asyncio.create_task(work(lock))
         await everywhere(view, servers3, "x")
@@ -132,7 +129,7 @@ async def test_an_exit_without_an_entry_takes_that_of_a_task_that_is_done(
 
 async def test_leaving_a_lock_that_nobody_entered_is_an_error(servers3: Sequence[Server]) -> None:
     """Nothing is sent for it."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(ConfigurationError, match="without having been entered"):
             await redlock("x").__aexit__(None, None, None)
 
@@ -166,7 +163,7 @@ async def test_f080_a_lease_belongs_to_its_handle_not_to_a_task(
     acquires: Callable[[Lock], Coroutine[Any, Any, Lease]], servers3: Sequence[Server], view: Look
 ) -> None:
     """Whatever task acquired it, others extend and release it."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await acquires(redlock("x", ttl=60))
         await asyncio.create_task(lease.extend())
         report = await asyncio.wait_for(lease.release(), 5)
@@ -186,7 +183,7 @@ async def test_f085_a_lease_can_be_handed_to_another_task(servers3: Sequence[Ser
         await lease.extend(30)
         return (await lease.release()).outcome
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         await asyncio.create_task(produce(redlock("x")))
         assert "clean" == await asyncio.create_task(consume())
 
@@ -204,7 +201,7 @@ async def test_f085_from_another_thread_it_is_a_clear_error(
         except ConfigurationError as error:
             errors.append(error)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x").acquire()
         token = await everywhere(view, servers3, "x")
         thread = threading.Thread(target=in_thread)
@@ -223,7 +220,7 @@ async def test_a_dropped_lease_runs_out_with_one_warning(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """Nobody can release it any more, so it is not renewed; the name is free a ttl later."""
-    async with connected(urls(servers3), node_timeout=0.1) as redlock:
+    async with connected(urls_of(servers3), node_timeout=0.1) as redlock:
         kept = [await redlock("x", ttl=0.8).acquire()]
         await everywhere(view, servers3, "x")
         with pytest.warns(ResourceWarning, match="'x' was dropped while held") as warned:
@@ -237,7 +234,7 @@ async def test_a_lease_dropped_after_its_end_is_no_warning(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """Released or lost: there is nothing left to warn of. (Warnings are errors here.)"""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         released: Lease | None = await redlock("x").acquire()
         assert released is not None
         await released.release()
@@ -257,7 +254,7 @@ async def test_a_dropped_lock_or_client_doesn_t_end_a_lease_that_is_kept(
     """`await Redlock(...)(...).acquire()` works: the lease keeps what it needs."""
 
     async def acquire() -> Lease:
-        redlock = Redlock(urls(servers3), node_timeout=0.1, restart_guard=False)
+        redlock = Redlock(urls_of(servers3), node_timeout=0.1, restart_guard=False)
         clients.append(redlock)
         return await redlock("x", ttl=0.8).acquire()
 

@@ -25,7 +25,7 @@ from aioredlock2 import (
 )
 from aioredlock2.embedded import Server
 from tests.support.child import Child
-from tests.support.clients import patient
+from tests.support.clients import patient, urls_of
 from tests.support.connected import connected
 from tests.support.facts import all_up
 from tests.support.fleet import Look, all_keys, everywhere, values, wipe
@@ -33,17 +33,12 @@ from tests.support.loops import run
 from tests.support.polling import until
 from tests.support.relay import Relays
 
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
-
-
 # --- F086: loops ---------------------------------------------------------------------------------
 
 
 def test_f086_a_client_outlives_the_loops_it_is_used_in(servers3: Sequence[Server]) -> None:
     """One client made outside of any loop, and three loops one after the other: it dials anew."""
-    redlock = patient(urls(servers3))
+    redlock = patient(urls_of(servers3))
 
     async def work() -> str:
         lease = await redlock("x").acquire()
@@ -59,7 +54,7 @@ def test_f086_a_client_outlives_the_loops_it_is_used_in(servers3: Sequence[Serve
 
 def test_f086_what_a_closed_loop_held_is_lost(servers3: Sequence[Server], view: Look) -> None:
     """A lease of an earlier loop is nobody's any more, and its name is free after its ttl."""
-    redlock = patient(urls(servers3), node_timeout=0.1)
+    redlock = patient(urls_of(servers3), node_timeout=0.1)
 
     async def acquire() -> None:
         leases.append(await redlock("x", ttl=0.8).acquire())
@@ -82,7 +77,7 @@ def test_f086_what_a_closed_loop_held_is_lost(servers3: Sequence[Server], view: 
 
 def test_f086_a_second_living_loop_is_an_error_that_says_so(servers3: Sequence[Server]) -> None:
     """Two threads with a loop each share no client; nothing hangs, the first goes on."""
-    redlock = patient(urls(servers3))
+    redlock = patient(urls_of(servers3))
     errors: list[Exception] = []
 
     def elsewhere() -> None:
@@ -132,10 +127,10 @@ def test_without_a_running_asyncio_loop_the_error_names_the_cause(
 @pytest.mark.loop
 async def test_f087_closing_again_does_nothing(servers3: Sequence[Server]) -> None:
     """Also a client that was never used, and from several tasks at once."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         await asyncio.gather(redlock.aclose(), redlock.aclose())
         await redlock.aclose()
-    unused = patient(urls(servers3))
+    unused = patient(urls_of(servers3))
     await unused.aclose()
     await unused.aclose()
     with pytest.raises(ConfigurationError, match="closed"):
@@ -144,7 +139,7 @@ async def test_f087_closing_again_does_nothing(servers3: Sequence[Server]) -> No
 
 def test_f087_closing_after_the_end_of_the_loop_is_fine(servers3: Sequence[Server]) -> None:
     """In the next loop, as a test suite's teardown does: no error, no warning."""
-    redlock = patient(urls(servers3))
+    redlock = patient(urls_of(servers3))
 
     async def work() -> None:
         async with redlock("x"):
@@ -175,7 +170,9 @@ def test_f087_forgetting_at_the_interpreter_s_end_is_one_warning(
     program: str, servers3: Sequence[Server]
 ) -> None:
     """F071 too: a client that nobody closed, with or without a lease that nobody gave back."""
-    with Child("tests.support.programs", program, *urls(servers3), options=["-X", "dev"]) as child:
+    with Child(
+        "tests.support.programs", program, *urls_of(servers3), options=["-X", "dev"]
+    ) as child:
         ended = child.finish()
     assert 0 == ended.status, ended.errors
     assert ["done"] == ended.lines
@@ -190,7 +187,7 @@ async def test_f088_closing_releases_and_turns_everybody_away(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """With three leases held, three tasks waiting and a node frozen: bounded, and clear to all."""
-    async with connected(urls(servers3), node_timeout=0.3) as redlock:
+    async with connected(urls_of(servers3), node_timeout=0.3) as redlock:
         leases = [await redlock(f"x{n}", ttl=60).acquire() for n in range(3)]
         waiting = [asyncio.create_task(redlock(f"x{n}", wait=None).acquire()) for n in range(3)]
         await asyncio.sleep(0.01)
@@ -218,8 +215,8 @@ async def test_f088_closing_releases_and_turns_everybody_away(
 @pytest.mark.loop
 async def test_f088_a_body_may_close_its_own_client(servers3: Sequence[Server], view: Look) -> None:
     """Its lease was released by `aclose`: the exit is quiet, and whoever is next keeps the lock."""
-    async with connected(urls(servers3)) as other:
-        redlock = patient(urls(servers3))
+    async with connected(urls_of(servers3)) as other:
+        redlock = patient(urls_of(servers3))
         async with redlock("x", ttl=60) as lease:
             await redlock.aclose()
             assert not lease.is_held
@@ -241,7 +238,7 @@ async def test_f088_closing_stops_the_bodies_of_other_tasks(
             inside.set()
             await asyncio.sleep(30)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         working = asyncio.create_task(work(redlock("x", ttl=60)))
         await inside.wait()
         await redlock.aclose()
@@ -252,7 +249,7 @@ async def test_f088_closing_stops_the_bodies_of_other_tasks(
 
 async def test_f088_closing_can_be_cancelled(servers3: Sequence[Server], view: Look) -> None:
     """Cut short, it hangs up at once; the deletes were written before."""
-    redlock = patient(urls(servers3), node_timeout=4)
+    redlock = patient(urls_of(servers3), node_timeout=4)
     await all_up(redlock)
     lease = await redlock("x", ttl=60).acquire()
     for server in servers3:
@@ -279,7 +276,7 @@ async def test_f090_nothing_that_lives_can_be_pickled(
     dumps: Callable[[object], object], servers3: Sequence[Server]
 ) -> None:
     """Client, lock and lease say what to do instead; `spawn` pickles a Process' arguments."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lock: Lock = redlock("x")
         async with lock as lease:
             for one in (redlock, lock, lease):
@@ -295,7 +292,7 @@ async def test_f092_a_process_that_is_asked_to_end_frees_its_keys(
     number: signal.Signals, servers3: Sequence[Server], view: Look
 ) -> None:
     """A bare script under `asyncio.run`: the keys are gone when it has ended, not a ttl later."""
-    with Child("tests.support.programs", "hold_long", *urls(servers3)) as child:
+    with Child("tests.support.programs", "hold_long", *urls_of(servers3)) as child:
         assert "held" == await asyncio.to_thread(child.line)
         child.send_signal(number)
         await asyncio.to_thread(child.finish)
@@ -306,9 +303,9 @@ async def test_f092_a_killed_holder_is_freed_by_its_ttl(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """SIGKILL: whoever waits has the lock when a ttl has passed since the last renewal."""
-    with Child("tests.support.programs", "hold", *urls(servers3)) as child:
+    with Child("tests.support.programs", "hold", *urls_of(servers3)) as child:
         assert "held" == await asyncio.to_thread(child.line)
-        async with connected(urls(servers3)) as redlock:
+        async with connected(urls_of(servers3)) as redlock:
             waiting = asyncio.create_task(redlock("x", ttl=60).acquire())
             await asyncio.sleep(0.1)
             assert not waiting.done()
@@ -319,14 +316,13 @@ async def test_f092_a_killed_holder_is_freed_by_its_ttl(
             await lease.release()
 
 
-@pytest.mark.parametrize("option", ["-O", "-OO"])
 async def test_f096_nothing_depends_on_assert_or_docstrings(
-    option: str, servers3: Sequence[Server], view: Look
+    servers3: Sequence[Server], view: Look
 ) -> None:
-    """Under -O and -OO a rival is kept out, and a loss is noticed."""
-    with Child("tests.support.programs", "hold", *urls(servers3), options=[option]) as child:
+    """Under -OO a rival is kept out, and a loss is noticed."""
+    with Child("tests.support.programs", "hold", *urls_of(servers3), options=["-OO"]) as child:
         assert "held" == await asyncio.to_thread(child.line)
-        async with connected(urls(servers3)) as redlock:
+        async with connected(urls_of(servers3)) as redlock:
             assert await redlock("x").try_acquire() is None
         wipe(view, servers3, "x")
         assert "lost" == await asyncio.to_thread(child.line)

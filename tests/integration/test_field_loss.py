@@ -14,7 +14,7 @@ from aioredlock2 import AcquireError, Lease, LeaseError, LeaseLost, Lock, Redloc
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
 from tests.support.child import Child
-from tests.support.clients import patient
+from tests.support.clients import patient, urls_of
 from tests.support.connected import connected
 from tests.support.facts import all_up
 from tests.support.fleet import Look, everywhere, key_of, monitors, plant, values, wipe
@@ -24,10 +24,6 @@ from tests.support.view import Monitor, Word
 
 SHORT_S = 0.1
 """The node timeout beside ttls of about a second."""
-
-
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
 
 
 def names(running: Sequence[Monitor]) -> set[bytes]:
@@ -55,7 +51,7 @@ async def test_f051_a_body_is_stopped_when_its_lease_is_lost(
                 await asyncio.sleep(0.005)
 
     kept: list[Lease] = []
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(LeaseLost, match=r"'x'.*2 denied"):
             await work(redlock("x", ttl=3), kept)
         assert kept[0].is_lost
@@ -87,7 +83,7 @@ async def test_a_body_that_blocks_the_loop_past_its_ttl_is_stopped_in_two_turns(
                     turns += 1
         return running
 
-    async with connected(urls(servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         with contextlib.ExitStack() as stack:
             running = await work(redlock("x", ttl=0.8), stack)
             assert turns <= 2
@@ -100,11 +96,11 @@ async def test_f054_a_holder_that_was_stopped_past_its_ttl_sends_no_renewal(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """After SIGCONT it learns of its loss first; only its deletes go out, and they hit nothing."""
-    with Child("tests.support.programs", "hold", *urls(servers3)) as child:
+    with Child("tests.support.programs", "hold", *urls_of(servers3)) as child:
         assert "held" == await asyncio.to_thread(child.line)
         child.freeze()
         await until(lambda: not any(values(view, servers3, "x")))
-        async with connected(urls(servers3)) as redlock:
+        async with connected(urls_of(servers3)) as redlock:
             lease = await redlock("x", ttl=30, renew=False).acquire()
             token = await everywhere(view, servers3, "x")
             with monitors(view, servers3) as running:
@@ -148,7 +144,7 @@ async def test_f055_validity_is_read_from_the_clock_that_counts_suspend(
         return 1000.0
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
-    redlock = patient(urls(servers))
+    redlock = patient(urls_of(servers))
     lease = await redlock("x", ttl=10).acquire()
     assert lease.valid_until == pytest.approx(1000 + 10 - 0.102)
     assert lease.remaining() == pytest.approx(10 - 0.102)
@@ -176,7 +172,7 @@ async def test_f055_a_suspend_longer_than_the_validity_is_noticed_at_once(
     """The loop's timers have stood still, but the lease reads lost in that very moment, the body is
     stopped within a tenth of the ttl, and no renewal goes out.
     """
-    redlock = patient(urls(servers3))
+    redlock = patient(urls_of(servers3))
     clock = SuspendableClock(redlock)
     began = ended = 0.0
 
@@ -210,7 +206,7 @@ async def test_f055_a_suspend_longer_than_the_validity_is_noticed_at_once(
 
 async def test_f055_extend_after_a_suspend_is_a_loss(servers3: Sequence[Server]) -> None:
     """Nothing is sent: the lease is lost before anybody looked at it."""
-    redlock = patient(urls(servers3))
+    redlock = patient(urls_of(servers3))
     clock = SuspendableClock(redlock)
     async with redlock:
         lease = await redlock("x", ttl=6).acquire()
@@ -223,7 +219,7 @@ async def test_f055_extend_after_a_suspend_is_a_loss(servers3: Sequence[Server])
 
 async def test_f056_leaving_a_lost_lease_takes_one_node_timeout(servers3: Sequence[Server]) -> None:
     """With all nodes frozen the exit makes one best effort and does not retry."""
-    async with connected(urls(servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         clock = redlock._runtime.clock
         with contextlib.suppress(LeaseLost):
             async with redlock("x", ttl=0.6) as lease:
@@ -252,7 +248,7 @@ async def test_f057_loss_and_failure_to_acquire_are_different_things(
             except asyncio.CancelledError as stopped:
                 raise KeyError("mine") from stopped
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(KeyError, match="mine") as caught:
             await fails_when_stopped(redlock("x", ttl=1.5))
         assert "the lease of 'x' was lost" in caught.value.__notes__[0]
@@ -274,7 +270,7 @@ async def test_f057_loss_is_chained_to_the_cancellation_it_sent(
             wipe(view, servers3, "x")
             await asyncio.sleep(10)
 
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         with pytest.raises(LeaseLost) as caught:
             await sleeps(redlock("x", ttl=1.5))
         assert isinstance(caught.value.__cause__, asyncio.CancelledError)
@@ -286,7 +282,7 @@ async def test_f058_trouble_of_the_watchdog_stays_with_the_holder(
     """An outage shorter than the validity is silent; a loss reaches the loop's handler no more than
     it does anybody else.
     """
-    async with connected(urls(servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         async with redlock("x", ttl=2) as lease:
             was_valid_until = lease.valid_until
             for server in servers3:
@@ -307,7 +303,7 @@ async def test_f060_keys_removed_by_an_operator_are_missed_at_the_next_renewal(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """FLUSHALL on all nodes: lost, nothing planted again, and whoever is next keeps the lock."""
-    async with connected(urls(servers3)) as redlock, connected(urls(servers3)) as other:
+    async with connected(urls_of(servers3)) as redlock, connected(urls_of(servers3)) as other:
         lease = await redlock("x", ttl=3).acquire()
         await everywhere(view, servers3, "x")
         for server in servers3:

@@ -21,6 +21,7 @@ from aioredlock2 import (
 from aioredlock2.embedded import Server
 from tests.conftest import StartServers
 from tests.support.ailments import is_loading, load_slowly, slow_loading
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.facts import states
 from tests.support.fleet import (
@@ -40,10 +41,6 @@ SHORT_S = 0.1
 """The node timeout where one is waited for."""
 
 
-def urls(servers: Sequence[Server]) -> list[str]:
-    return [server.url for server in servers]
-
-
 async def complete(report: ReleaseReport) -> ReleaseReport:
     """Wait until the report says something of every node."""
     await until(lambda: Removal.PENDING not in {node.removal for node in report.nodes})
@@ -55,7 +52,10 @@ async def test_f063_no_key_is_ever_deleted_without_a_comparison(
 ) -> None:
     """Whatever happens, DEL comes from inside a script only, right behind its GET."""
     with monitors(view, any_servers3) as running:
-        async with connected(urls(any_servers3)) as redlock, connected(urls(any_servers3)) as other:
+        async with (
+            connected(urls_of(any_servers3)) as redlock,
+            connected(urls_of(any_servers3)) as other,
+        ):
             async with redlock("x") as lease:
                 assert await other("x").try_acquire() is None
                 await lease.extend()
@@ -86,7 +86,7 @@ async def test_f064_tokens_match_whatever_the_given_client_decodes(
     """A client given with decode_responses or RESP3 makes no difference: the keys are gone."""
     given = [
         redis.asyncio.Redis.from_url(url, protocol=protocol, decode_responses=decodes)
-        for url in urls(any_servers3)
+        for url in urls_of(any_servers3)
     ]
     async with connected(given) as redlock:
         async with redlock("x") as lease:
@@ -103,7 +103,7 @@ async def test_f070_a_release_is_clean_with_a_quorum_and_unknown_without(
     frozen: int, outcome: str, servers: Sequence[Server]
 ) -> None:
     """Nodes that keep silent are waited for no longer than the node timeout."""
-    async with connected(urls(servers), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers), node_timeout=SHORT_S) as redlock:
         lease = await redlock("x").acquire()
         for server in servers[:frozen]:
             server.freeze()
@@ -124,7 +124,7 @@ async def test_f070_the_report_tells_what_each_node_had(
     servers: Sequence[Server], view: Look
 ) -> None:
     """One node each: deleted, gone, somebody else's, silent."""
-    async with connected(urls(servers), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers), node_timeout=SHORT_S) as redlock:
         lease = await redlock("x").acquire()
         await everywhere(view, servers, "x")
         wipe(view, servers[1:2], "x")
@@ -146,7 +146,7 @@ async def test_f070_expired_and_stolen_are_told_apart(
     robbed: Callable[..., None], outcome: str, servers3: Sequence[Server], view: Look
 ) -> None:
     """A lease whose keys are gone, and one whose keys are somebody else's, before anybody noticed."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x", renew=False).acquire()
         await everywhere(view, servers3, "x")
         robbed(view, servers3, "x")
@@ -155,7 +155,7 @@ async def test_f070_expired_and_stolen_are_told_apart(
 
 async def test_f071_releasing_twice_is_harmless(servers3: Sequence[Server], view: Look) -> None:
     """The second release sends nothing and repeats the report; extending afterwards is an error."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x").acquire()
         first = await lease.release()
         other = await redlock("x").acquire()
@@ -178,7 +178,7 @@ async def test_f071_releasing_inside_the_body_is_fine(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """The exit stays quiet and leaves alone whoever has the lock by then."""
-    async with connected(urls(servers3)) as redlock, connected(urls(servers3)) as other:
+    async with connected(urls_of(servers3)) as redlock, connected(urls_of(servers3)) as other:
         async with redlock("x") as lease:
             await lease.release()
             following = await other("x").acquire()
@@ -191,7 +191,7 @@ async def test_f071_releasing_what_is_lost_is_one_quiet_attempt(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """It deletes what is left of the lease, reports the loss, and the lease stays lost."""
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         lease = await redlock("x", ttl=5, renew=False).acquire()
         await everywhere(view, servers3, "x")
         wipe(view, servers3[1:], "x")
@@ -237,7 +237,7 @@ async def test_f072_a_delete_that_met_a_loading_node_is_sent_again(
     """A node that comes back with its data answers LOADING first: no answer, so it is told later."""
     with fresh_servers(1, options=slow_loading) as (loading,):
         servers = [loading, *servers3[:2]]
-        async with connected(urls(servers)) as redlock:
+        async with connected(urls_of(servers)) as redlock:
             lease = await redlock("x", ttl=60).acquire()
             await everywhere(view, servers, "x")
             load_slowly(view, loading, 600)
@@ -253,7 +253,7 @@ async def test_f073_a_lock_and_data_of_the_same_name_don_t_meet(
     """`SET job` before and during `redlock("job")` has no effect on it, nor it on the data."""
     for server in servers3:
         view(server).execute("SET", "job", "data")
-    async with connected(urls(servers3)) as redlock:
+    async with connected(urls_of(servers3)) as redlock:
         async with redlock("job") as lease:
             for server in servers3:
                 view(server).execute("SET", "job", "more data")
@@ -272,7 +272,7 @@ async def test_f074_a_list_under_the_key_is_told_and_left_alone(
             view(server).execute("DEL", key_of("x"))
             view(server).execute("LPUSH", key_of("x"), "element")
 
-    async with connected(urls(any_servers3)) as redlock:
+    async with connected(urls_of(any_servers3)) as redlock:
         lease = await redlock("x", renew=False).acquire()
         await everywhere(view, any_servers3, "x")
         push()

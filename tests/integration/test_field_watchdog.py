@@ -12,6 +12,7 @@ import pytest
 
 from aioredlock2 import LeaseLost, Redlock
 from aioredlock2.embedded import Server
+from tests.support.clients import urls_of
 from tests.support.connected import connected
 from tests.support.fleet import Look, everywhere, plant, quorum_ttl, values
 from tests.support.polling import until
@@ -23,7 +24,7 @@ SHORT_S = 0.1
 
 @pytest.fixture
 async def redlock3(servers3: Sequence[Server]) -> AsyncGenerator[Redlock]:
-    async with connected((server.url for server in servers3), node_timeout=SHORT_S) as redlock:
+    async with connected(urls_of(servers3), node_timeout=SHORT_S) as redlock:
         yield redlock
 
 
