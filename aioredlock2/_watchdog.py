@@ -89,7 +89,7 @@ class Watchdog:
                 # The timer has not fired yet, but what counts is the clock. The body is told from
                 # the loop, as always: a task that cancels itself half-way through a call is lost.
                 on_loss, hold.on_loss = hold.on_loss, None
-                self._lose(hold, EXPIRED)
+                self._lose(hold, _why_over(hold, self._clock()))
                 if on_loss is not None:
                     self._loop.call_soon(on_loss)
             hold.move(LeaseEvent.RELEASED)
@@ -110,7 +110,7 @@ class Watchdog:
         future: asyncio.Future[None] = self._loop.create_future()
         now = self._clock()
         if not hold.is_valid(now):
-            future.set_exception(_error_of(hold))
+            future.set_exception(_error_of(hold, _why_over(hold, now)))
             self._plan(hold, now)
             return future
         hold.extensions.append((terms, future))
@@ -189,8 +189,7 @@ class Watchdog:
             return
         now = self._clock()
         if now >= hold.valid_until:
-            capped = hold.hold_until is not None and now >= hold.hold_until
-            self._lose(hold, MAX_HOLD if capped else EXPIRED)
+            self._lose(hold, _why_over(hold, now))
         elif (hold.renewing is None and hold.extensions) or (
             hold.renewing is None and hold.renew and not hold.abandoned and self._is_time(hold, now)
         ):
@@ -251,7 +250,7 @@ class Watchdog:
         until = valid_until(asked.started_at, hold.terms)
         if now >= hold.valid_until:
             hold.extensions += served
-            self._lose(hold, EXPIRED)
+            self._lose(hold, _why_over(hold, now))
         elif asked.verdict is Verdict.REFUSED:
             hold.extensions += served
             self._lose(hold, f"{REFUSED}: {describe(self._engine.outcomes(asked))}")
@@ -335,7 +334,12 @@ class Watchdog:
             self._turns.leave(hold.turn)
 
 
-def _error_of(hold: Hold) -> LeaseError:
+def _why_over(hold: Hold, now: float) -> str:
+    """What ended a lease whose validity is over."""
+    return MAX_HOLD if hold.hold_until is not None and now >= hold.hold_until else EXPIRED
+
+
+def _error_of(hold: Hold, otherwise: str = EXPIRED) -> LeaseError:
     if hold.state is LeaseState.RELEASED:
         return LeaseReleased(hold.resource, "it was released")
-    return LeaseLost(hold.resource, hold.reason or EXPIRED)
+    return LeaseLost(hold.resource, hold.reason or otherwise)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import time
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
@@ -78,6 +79,22 @@ async def test_f049_max_hold_cancels_the_body(redlock3: Redlock) -> None:
     with pytest.raises(LeaseLost, match="max_hold"):
         async with redlock3("x", ttl=0.5, max_hold=0.5):
             await asyncio.Event().wait()
+
+
+async def test_f049_max_hold_is_the_reason_whoever_notices_first(redlock3: Redlock) -> None:
+    """The exit, or an extension, of a body that has blocked the loop past the bound says so too."""
+
+    async def blocks() -> None:
+        async with redlock3("x", ttl=0.3, max_hold=0.3):
+            time.sleep(0.35)
+
+    with pytest.raises(LeaseLost, match="max_hold"):
+        await blocks()
+    lease = await redlock3("x", ttl=0.3, max_hold=0.3).acquire()
+    time.sleep(0.35)
+    with pytest.raises(LeaseLost, match="max_hold"):
+        await lease.extend()
+    await lease.release()
 
 
 async def test_f050_there_is_no_cap_on_the_number_of_extensions(
