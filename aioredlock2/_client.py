@@ -263,7 +263,7 @@ class Redlock:
         if _quorum_holder(sightings, looked.quorum) is not None:
             return True
         strange = sum(cause == NON_LOCK for cause in looked.causes)
-        if strange > looked.nodes - looked.quorum:
+        if strange >= looked.blocking:
             return True  # whatever it is, nobody can get the lock
         most = max(Counter(seen.token for seen in sightings).values(), default=0)
         if most + looked.broken < looked.quorum:

@@ -139,12 +139,12 @@ class Engine:
         asked.on_decided, asked.on_closed = on_decided, on_closed
         return asked
 
-    def send(self, asked: Round, terms: LockTerms) -> None:
+    def send(self, asked: Round, node_timeout: float) -> None:
         """Ask all nodes; callbacks may be called before this returns."""
         for index, node in enumerate(self.nodes):
             node.ask(asked.request, asked, index)
         if asked.unheard:
-            self._deadlines.watch(asked, terms.node_timeout)
+            self._deadlines.watch(asked, node_timeout)
 
     def revoke(
         self, key: bytes, token: bytes, terms: LockTerms, lives_ms: int, sent_to: int
@@ -168,10 +168,7 @@ class Engine:
         """Ask every node what it has under `key`."""
         request = Request(Verb.INSPECT, key)
         asked = Round(len(self.nodes), inspect_rule, request, self.runtime.clock())
-        for index, node in enumerate(self.nodes):
-            node.ask(request, asked, index)
-        if asked.unheard:
-            self._deadlines.watch(asked, node_timeout)
+        self.send(asked, node_timeout)
         return asked
 
     def clean_up(self, lost: Round) -> None:

@@ -59,8 +59,7 @@ class ReleaseReport:
         key was gone. "unknown": too few nodes answered; what they keep ends with the ttl.
         """
         removals = [node.removal for node in self.nodes]
-        blocking = len(removals) - self._round.quorum + 1
-        if self._lost or removals.count(Removal.OTHER_OWNER) >= blocking:
+        if self._lost or removals.count(Removal.OTHER_OWNER) >= self._round.blocking:
             return "lost"
         if removals.count(Removal.DELETED) >= self._round.quorum:
             return "clean"

@@ -190,15 +190,15 @@ class Watchdog:
         now = self._clock()
         if now >= hold.valid_until:
             self._lose(hold, _why_over(hold, now))
-        elif (hold.renewing is None and hold.extensions) or (
-            hold.renewing is None and hold.renew and not hold.abandoned and self._is_time(hold, now)
-        ):
+        elif hold.renewing is None and (hold.extensions or self._is_time(hold, now)):
             self._renew(hold)
         else:
             self._plan(hold, now)
 
     def _is_time(self, hold: Hold, now: float) -> bool:
         """Whether a renewal is due: by the schedule, jitter included, or after a failed one."""
+        if not hold.renew or hold.abandoned:
+            return False
         earliest = hold.terms.renew_every - (JITTER_SLOTS + 1) * hold.terms.slot
         return now >= hold.round.started_at + earliest
 
@@ -237,7 +237,7 @@ class Watchdog:
             hold.latest.withdrawn = True
         hold.latest = hold.renewing = asked
         self._plan(hold, now)
-        self._engine.send(asked, terms)
+        self._engine.send(asked, terms.node_timeout)
         return True
 
     def _decided(self, hold: Hold, served: list[Extension], asked: Round) -> None:

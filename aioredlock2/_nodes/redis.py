@@ -327,7 +327,7 @@ class RedisNode:
         self._start_dialling(at_once=lived >= STABLE_S)
         for slot in unanswered:
             _, request, ballot, index, _ = slot
-            if request.verb is Verb.REVOKE:
+            if request.verb is REVOKE:
                 self._owe(request)
             if ballot is not None:
                 ballot.cast(index, Vote.FAULTED, cause)
@@ -377,7 +377,7 @@ class RedisNode:
         if refused is not None and refused[1] and vote is not Vote.FAULTED:
             self._dialect.prefer(verb, form)
         if ballot is not None:
-            if verb is Verb.REVOKE and vote is Vote.DENIED and cause is None:
+            if verb is REVOKE and vote is Vote.DENIED and cause is None:
                 self._send(dialect.WHOSE, request, ballot, index)
                 return
             ballot.cast(index, vote, cause)
@@ -386,7 +386,7 @@ class RedisNode:
 
     def _heed(self, link: Link, request: Request, cause: str) -> None:
         """What an error says beyond this one vote."""
-        if request.verb is Verb.REVOKE and dialect.is_passing(cause):
+        if request.verb is REVOKE and dialect.is_passing(cause):
             self._owe(request)
             if self._paying is None:
                 self._paying = self._the_loop.call_later(REPAY_S, self._pay)

@@ -168,7 +168,7 @@ async def test_a_round_began_before_its_first_byte_left() -> None:
     request = Request(Verb.RENEW, KEY, asked.request.token, 10_000)
     assert engine.gate.enter_now()
     renewal = engine.renew(request, on_decided=lambda _: None, on_closed=lambda _: None)
-    engine.send(renewal, TERMS)
+    engine.send(renewal, TERMS.node_timeout)
     assert renewal.started_at == now
     await asyncio.sleep(1)
 
@@ -344,7 +344,7 @@ async def test_a_renewal_tells_when_it_is_decided_and_when_all_were_heard() -> N
         on_closed=lambda asked: tell("closed", asked),
     )
     assert not any(sent(nodes, Verb.RENEW))
-    engine.send(renewal, TERMS)
+    engine.send(renewal, TERMS.node_timeout)
     assert renewal.verdict is Verdict.PENDING
     await asyncio.sleep(1)
     assert [what for what, _ in told] == ["decided", "closed"]
@@ -368,7 +368,7 @@ async def test_a_renewal_with_nobody_there_is_decided_before_it_returns() -> Non
         on_decided=lambda _: told.append("decided"),
         on_closed=lambda _: told.append("closed"),
     )
-    engine.send(renewal, TERMS)
+    engine.send(renewal, TERMS.node_timeout)
     assert renewal.verdict is Verdict.UNREACHABLE
     assert told == ["decided", "closed"]
     assert the_loop().timers == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 
 import anyio
 import pytest
@@ -21,6 +21,7 @@ from aioredlock2 import (
     Redlock,
 )
 from aioredlock2._node import Verb
+from tests.support.bodies import BodyError, under
 from tests.support.model_node import ModelNode, client, sent
 from tests.support.scene import (
     KEY,
@@ -36,21 +37,6 @@ from tests.support.scene import (
     rounds_at,
 )
 from tests.support.virtual import VirtualLoop, in_virtual_time, run, settle, the_loop
-
-
-class BodyError(Exception):
-    """What the body raises."""
-
-
-async def under(lock: Lock, body: Callable[[Lease], Awaitable[object]]) -> None:
-    """Run `body` under `lock`."""
-    async with lock as lease:
-        await body(lease)
-
-
-async def long(_: Lease) -> None:
-    await asyncio.sleep(100)
-
 
 # --- entering and leaving -----------------------------------------------------------------------
 

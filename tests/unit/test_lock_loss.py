@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from aioredlock2 import (
     Lease,
     LeaseLost,
-    Lock,
 )
 from aioredlock2._node import Verb
+from tests.support.bodies import BodyError, long, under
 from tests.support.model_node import client
 from tests.support.scene import (
     ROUND_TRIP,
@@ -26,21 +25,6 @@ from tests.support.scene import (
     rounds_at,
 )
 from tests.support.virtual import in_virtual_time, settle, the_loop
-
-
-class BodyError(Exception):
-    """What the body raises."""
-
-
-async def under(lock: Lock, body: Callable[[Lease], Awaitable[object]]) -> None:
-    """Run `body` under `lock`."""
-    async with lock as lease:
-        await body(lease)
-
-
-async def long(_: Lease) -> None:
-    await asyncio.sleep(100)
-
 
 # --- loss: cancel -------------------------------------------------------------------------------
 
