@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from aioredlock2._core.ballot import Verdict
+from aioredlock2._core.ballot import UNREACHABLE, WON
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._core.validity import valid_until
 from aioredlock2._engine import Round
@@ -33,6 +33,7 @@ class Attempt:
     __slots__ = (
         "_give_up_at",
         "_key",
+        "_look",
         "_max_hold",
         "_renew",
         "_resource",
@@ -62,6 +63,7 @@ class Attempt:
         self._started_at = session.runtime.clock()
         self._give_up_at = math.inf if wait is None else self._started_at + wait
         self._rounds = 0
+        self._look: Round | None = None
 
     async def run(self) -> Hold:
         """A hold with a quorum behind it, under the watchdog's eye; or an AcquireError.
@@ -74,7 +76,15 @@ class Attempt:
         if turn is None:
             turn = await self._queue()  # cancelled here: it hands the turn on
         try:
-            won = await self._ask(turn)  # cancelled here: the round is taken back
+            # Cancelled at one of these, nothing is held; or the round itself takes back what it asked.
+            if not session.met_quorum:
+                await self._contact()
+            if turn.kept_since is not None:
+                await self._let_others_in(turn, turn.kept_since)
+            won = await session.engine.grant(self._key, self._terms)
+            while not self._keeps(won):
+                await self._pause(won, turn)
+                won = await session.engine.grant(self._key, self._terms)
         except BaseException:
             session.turns.leave(turn)
             raise
@@ -115,44 +125,44 @@ class Attempt:
             raise self._missed(turn)
         return turn
 
-    async def _ask(self, turn: Turn) -> Round:
-        """Round after round until one is won in time."""
-        session, terms, clock = self._session, self._terms, self._session.runtime.clock
-        engine = session.engine
-        if not session.met_quorum:
-            await session.contact(self._give_up_at)
-            session.check_open()
-        await self._let_others_in(turn)
-        look = None
-        while True:
-            asked = await engine.grant(self._key, terms)
-            self._rounds += 1
-            now = clock()
-            in_time = now < valid_until(asked.started_at, terms)
-            if asked.verdict is Verdict.WON and in_time and not session.closed:
-                return asked
-            engine.clean_up(asked)
-            session.check_open()
-            turn.last_round = asked
-            left = self._give_up_at - now
-            if left <= 0:
-                raise self._error(asked, look)
-            turn.kept_since = None
-            # A round ends with its node timeout: what is beyond was this process's own sleep.
-            took = min(now - asked.started_at, terms.node_timeout)
-            pause = session.retry.pause(self._rounds - 1, took, session.runtime.rng)
-            down = asked.verdict is Verdict.UNREACHABLE
-            await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
-            session.check_open()
-            if left - pause < terms.node_timeout and not down:
-                # Perhaps the last round: look at what is in the way too, for the error's sake.
-                look = engine.inspect(self._key, terms.node_timeout)
+    async def _contact(self) -> None:
+        """Wait for the nodes, as long as this client has never met a quorum of them."""
+        await self._session.contact(self._give_up_at)
+        self._session.check_open()
 
-    async def _let_others_in(self, turn: Turn) -> None:
+    def _keeps(self, asked: Round) -> bool:
+        """Whether `asked` is won, and in time."""
+        self._rounds += 1
+        if asked.verdict is not WON or self._session.closed:
+            return False
+        return self._session.runtime.clock() < valid_until(asked.started_at, self._terms)
+
+    async def _pause(self, asked: Round, turn: Turn) -> None:
+        """Give back what a round has won in vain, and sleep; raises when the wait is over."""
+        session, terms = self._session, self._terms
+        session.engine.clean_up(asked)
+        session.check_open()
+        turn.last_round = asked
+        now = session.runtime.clock()
+        left = self._give_up_at - now
+        if left <= 0:
+            raise self._error(asked, self._look)
+        turn.kept_since = None
+        # A round ends with its node timeout: what is beyond was this process's own sleep.
+        took = min(now - asked.started_at, terms.node_timeout)
+        pause = session.retry.pause(self._rounds - 1, took, session.runtime.rng)
+        down = asked.verdict is UNREACHABLE
+        await session.sleep(min(pause, left), terms.ttl, for_nodes=down)
+        session.check_open()
+        if left - pause < terms.node_timeout and not down:
+            # Perhaps the last round: look at what is in the way too, for the error's sake.
+            self._look = session.engine.inspect(self._key, terms.node_timeout)
+
+    async def _let_others_in(self, turn: Turn, kept_since: float) -> None:
         """After this client has had the name for long: pause until every rival has tried once."""
         session = self._session
         now = session.runtime.clock()
-        if turn.kept_since is None or now - turn.kept_since < KEEP_SHARE * self._terms.ttl:
+        if now - kept_since < KEEP_SHARE * self._terms.ttl:
             return
         turn.kept_since = None
         pause = min(session.retry.cap, self._give_up_at - now)
@@ -163,8 +173,8 @@ class Attempt:
     def _error(self, asked: Round, look: Round | None = None, hint: str = "") -> AcquireError:
         """The error for an attempt that ended with `asked`; its class is the round's outcome."""
         kinds = {
-            Verdict.WON: AcquiredTooLate,
-            Verdict.UNREACHABLE: QuorumUnreachable,
+            WON: AcquiredTooLate,
+            UNREACHABLE: QuorumUnreachable,
         }
         kind = kinds.get(asked.verdict, LockContended)
         if kind is AcquiredTooLate:

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from aioredlock2._core.ballot import (
+    PENDING,
     Ballot,
     Rule,
-    Verdict,
     grant_rule,
     inspect_rule,
     renew_rule,
@@ -28,7 +28,7 @@ from aioredlock2.outcomes import NodeOutcome, Vote
 __all__ = ["NEVER_SENT", "Engine", "Round", "closed_error"]
 
 NEVER_SENT = "never sent"
-PENDING = Verdict.PENDING
+GRANT, REVOKE = Verb.GRANT, Verb.REVOKE
 
 
 def closed_error() -> ConfigurationError:
@@ -39,11 +39,27 @@ def closed_error() -> ConfigurationError:
 class Round(Ballot):
     """One question to all nodes, its votes, and who is told when it is decided."""
 
-    __slots__ = ("holds_place", "on_closed", "on_decided", "request", "started_at", "waiters")
+    __slots__ = (
+        "holds_place",
+        "key",
+        "on_closed",
+        "on_decided",
+        "started_at",
+        "token",
+        "ttl_ms",
+        "verb",
+        "waiters",
+    )
 
     def __init__(self, nodes: int, rule: Rule, request: Request, started_at: float) -> None:
         super().__init__(nodes, rule)
-        self.request = request
+        # What was asked, and not the request itself: that refers to its ballot already, and garbage
+        # in circles waits for a collection.
+        request.ballot = self
+        self.verb = request.verb
+        self.key = request.key
+        self.token = request.token
+        self.ttl_ms = request.ttl_ms
         self.started_at = started_at
         """Read just before the first byte left."""
         self.on_decided: Callable[[Round], None] | None = None
@@ -102,12 +118,12 @@ class Engine:
         if self._closed:
             self.gate.leave()
             raise closed_error()
-        request = Request(Verb.GRANT, key, self.runtime.new_token(), terms.ttl_ms)
+        request = Request(GRANT, key, self.runtime.new_token(), terms.ttl_ms)
         asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
         asked.holds_place = self.gate
         for index, node in enumerate(self.nodes):
             if asked.verdict is PENDING:
-                node.ask(request, asked, index)
+                node.ask(request)
             elif (status := node.status).state is NodeState.UP:
                 asked.unsent |= 1 << index  # decided by those before it: it stays out of this
             else:
@@ -139,12 +155,12 @@ class Engine:
         asked.on_decided, asked.on_closed = on_decided, on_closed
         return asked
 
-    def send(self, asked: Round, node_timeout: float) -> None:
+    def send(self, request: Request, node_timeout: float) -> None:
         """Ask all nodes; callbacks may be called before this returns."""
-        for index, node in enumerate(self.nodes):
-            node.ask(asked.request, asked, index)
-        if asked.unheard:
-            self._deadlines.watch(asked, node_timeout)
+        for node in self.nodes:
+            node.ask(request)
+        if request.ballot is not None and request.ballot.unheard:
+            self._deadlines.watch(request.ballot, node_timeout)
 
     def revoke(
         self, key: bytes, token: bytes, terms: LockTerms, lives_ms: int, sent_to: int
@@ -153,11 +169,11 @@ class Engine:
 
         `lives_ms` is how long a key of this token can live at most.
         """
-        request = Request(Verb.REVOKE, key, token, lives_ms)
+        request = Request(REVOKE, key, token, lives_ms)
         asked = Round(len(self.nodes), revoke_rule, request, self.runtime.clock())
         for index, node in enumerate(self.nodes):
             if sent_to >> index & 1:
-                node.ask(request, asked, index)
+                node.ask(request)
             else:
                 asked.skip(index, Vote.FAULTED, NEVER_SENT)  # no answer, and none is needed
         if asked.unheard:
@@ -168,7 +184,7 @@ class Engine:
         """Ask every node what it has under `key`."""
         request = Request(Verb.INSPECT, key)
         asked = Round(len(self.nodes), inspect_rule, request, self.runtime.clock())
-        self.send(asked, node_timeout)
+        self.send(request, node_timeout)
         return asked
 
     def clean_up(self, lost: Round) -> None:
@@ -180,11 +196,10 @@ class Engine:
         if lost.withdrawn:
             return
         lost.withdrawn = True
-        asked = lost.request
-        request = Request(Verb.REVOKE, asked.key, asked.token, asked.ttl_ms)
+        request = Request(REVOKE, lost.key, lost.token, lost.ttl_ms)
         for index, node in enumerate(self.nodes):
             if not lost.unsent >> index & 1 and lost.votes[index] is not Vote.DENIED:
-                node.ask(request, None, index)
+                node.ask(request)
 
     def sent_to(self, asked: Round) -> int:
         """The nodes that may have seen this round's request, as a bit set."""
@@ -205,7 +220,7 @@ class Engine:
         self._closed = True
         for ballot in self._deadlines.watched():
             if isinstance(ballot, Round) and ballot.verdict is PENDING:
-                if ballot.request.verb is Verb.GRANT:
+                if ballot.verb is GRANT:
                     self.clean_up(ballot)
                 ballot.expire()
 

@@ -17,6 +17,10 @@ LATE_S = 0.005
 """A deadline that fires later than this was held up by a busy loop."""
 
 
+Turns = deque[tuple[float, list[Ballot]]]
+"""For each loop turn when its rounds are due, and these, the last one first."""
+
+
 class Gate:
     """Lets so many rounds in at a time, the rest in order of arrival."""
 
@@ -103,7 +107,7 @@ class Deadlines:
         self._context = Context()  # not that of the request which happens to be the first
         self._fresh: dict[float, list[Ballot]] = {}
         """By timeout, the rounds of this loop turn."""
-        self._queues: dict[float, deque[tuple[float, Ballot]]] = {}
+        self._queues: dict[float, Turns] = {}
         self._timers: dict[float, asyncio.Handle] = {}
 
     def watch(self, ballot: Ballot, timeout: float) -> None:
@@ -121,7 +125,11 @@ class Deadlines:
             return  # cancelled meanwhile
         due_at = self._loop.time() + timeout
         queue = self._queues.setdefault(timeout, deque())
-        queue.extend((due_at, ballot) for ballot in ballots)
+        _drop_complete(
+            queue
+        )  # now, and not when they are due: what is kept costs garbage collection
+        ballots.reverse()
+        queue.append((due_at, ballots))
         if timeout not in self._timers:
             self._timers[timeout] = self._loop.call_at(
                 due_at, self._due, timeout, context=self._context
@@ -129,7 +137,8 @@ class Deadlines:
 
     def watched(self) -> list[Ballot]:
         """The rounds that are not complete yet."""
-        rounds = [ballot for queue in self._queues.values() for _, ballot in queue]
+        turns = [ballots for queue in self._queues.values() for _, ballots in queue]
+        rounds = [ballot for ballots in turns for ballot in ballots]
         rounds += [ballot for fresh in self._fresh.values() for ballot in fresh]
         return [ballot for ballot in rounds if ballot.unheard]
 
@@ -161,9 +170,12 @@ class Deadlines:
         queue = self._queues.get(timeout)
         try:
             while queue and queue[0][0] <= until:
-                _, ballot = queue.popleft()
-                if ballot.unheard:
-                    self._on_expiry(ballot)
+                _, ballots = queue[0]
+                while ballots:
+                    ballot = ballots.pop()
+                    if ballot.unheard:
+                        self._on_expiry(ballot)
+                queue.popleft()
         finally:
             # Whatever a callback raised: later rounds must not lose their deadline.
             if self._prune(timeout):
@@ -178,10 +190,20 @@ class Deadlines:
     def _prune(self, timeout: float) -> bool:
         """Drop complete rounds from the head; whether any is left. Without one, the timer rests."""
         queue = self._queues.get(timeout)
-        while queue and not queue[0][1].unheard:
-            queue.popleft()
-        if queue:
+        if queue and _drop_complete(queue):
             return True
         self._queues.pop(timeout, None)
         self._timers.pop(timeout, None)
         return False
+
+
+def _drop_complete(queue: Turns) -> bool:
+    """Drop complete rounds from the head of `queue`; whether any round is left."""
+    while queue:
+        ballots = queue[0][1]
+        while ballots and not ballots[-1].unheard:
+            ballots.pop()
+        if ballots:
+            return True
+        queue.popleft()
+    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aioredlock2._core.lease_state import LeaseEvent, LeaseState, after
+from aioredlock2._core.lease_state import HELD, LeaseEvent, after
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._engine import Round
 from aioredlock2._turns import Turn
@@ -64,12 +64,12 @@ class Hold:
         max_hold: float | None,
     ) -> None:
         self.resource = resource
-        self.key = won.request.key
-        self.token = won.request.token
+        self.key = won.key
+        self.token = won.token
         self.terms = terms
         self.longest_ttl_ms = terms.ttl_ms
         """No node keeps a key of this token for longer."""
-        self.state = LeaseState.HELD
+        self.state = HELD
         self.reason = ""
         """What ended it, once it is lost."""
         self.held_since = won.started_at
@@ -96,9 +96,9 @@ class Hold:
         """The renewal begun last, decided or not: stragglers of it may still answer."""
         self.revoked: Round | None = None
         """The release's round, once begun."""
-        self.extensions: list[Extension] = []
+        self.extensions: tuple[Extension, ...] = ()
         """Calls to `extend` that wait for a round of their own."""
-        self.loss_waiters: list[asyncio.Future[bool]] = []
+        self.loss_waiters: tuple[asyncio.Future[bool], ...] = ()
         self.body: asyncio.Task[object] | None = None
         """The task inside `async with`, while there is one."""
         self.on_loss: Callable[[], None] | None = None
@@ -114,7 +114,7 @@ class Hold:
 
     def is_valid(self, now: float) -> bool:
         """Whether the holder may rely on it at `now`."""
-        return self.state is LeaseState.HELD and now < self.valid_until
+        return self.state is HELD and now < self.valid_until
 
     def counts_until(self, until: float) -> None:
         """Move the deadline to `until`: never back, never past `hold_until`."""
@@ -127,4 +127,4 @@ class Hold:
         for waiter in self.loss_waiters:
             if not waiter.done():
                 waiter.set_result(lost)
-        self.loss_waiters.clear()
+        self.loss_waiters = ()

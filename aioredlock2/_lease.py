@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import warnings
 from typing import NoReturn
 
 import anyio
 
-from aioredlock2._core.ballot import Verdict
-from aioredlock2._core.lease_state import LeaseState
+from aioredlock2._core.ballot import PENDING
+from aioredlock2._core.lease_state import HELD, LOST, RELEASED
 from aioredlock2._core.terms import wrong_value
 from aioredlock2._engine import NEVER_SENT, Round
 from aioredlock2._hold import Hold
@@ -128,14 +127,14 @@ class Lease:
 
         In a forked child the parent's leases are lost.
         """
-        if self._hold.state is LeaseState.HELD:
+        if self._hold.state is HELD:
             return not self.is_held
-        return self._hold.state is LeaseState.LOST
+        return self._hold.state is LOST
 
     @property
     def is_released(self) -> bool:
         """True once it was given back while it was held."""
-        return self._hold.state is LeaseState.RELEASED
+        return self._hold.state is RELEASED
 
     @property
     def digest(self) -> str:
@@ -150,15 +149,14 @@ class Lease:
     async def lost(self) -> bool:
         """Wait for the end: True when the lease is lost, False when it is released."""
         hold = self._hold
-        if hold.state is LeaseState.HELD:
+        if hold.state is HELD:
             waiter: asyncio.Future[bool] = self._loop("wait for the loss of").create_future()
-            hold.loss_waiters.append(waiter)
+            hold.loss_waiters += (waiter,)
             try:
                 return await waiter
             finally:
-                with contextlib.suppress(ValueError):
-                    hold.loss_waiters.remove(waiter)
-        return hold.state is LeaseState.LOST
+                hold.loss_waiters = tuple(w for w in hold.loss_waiters if w is not waiter)
+        return hold.state is LOST
 
     async def extend(self, ttl: object = None) -> None:
         """Set the remaining time to `ttl` (seconds or timedelta; the lease's own if None), now.
@@ -191,12 +189,12 @@ class Lease:
         self._loop("release")
         revoked = self._session.watchdog.release(self._hold)
         await released(self._session, self._hold, shield=False)
-        lost = self._hold.state is LeaseState.LOST
+        lost = self._hold.state is LOST
         return ReleaseReport(tuple(self._session.nodes), revoked, lost=lost)
 
     def _loop(self, what: str) -> asyncio.AbstractEventLoop:
         """The loop of this lease, if it is the running one."""
-        return self._session.check_here(f"{what} the lease of {shown(self.resource)}")
+        return self._session.check_here(what, self._hold.resource)
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else self._hold.state.value
@@ -210,7 +208,7 @@ class Lease:
 
     def __del__(self) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or hold.state is not LeaseState.HELD or not self._session.is_here:
+        if hold is None or hold.state is not HELD or not self._session.is_here:
             return
         hold.abandoned = True
         warnings.warn(
@@ -229,7 +227,7 @@ async def released(session: Session, hold: Hold, *, shield: bool) -> None:
     ends it, which loses nothing but the wait.
     """
     revoked = hold.revoked
-    if revoked is None or revoked.verdict is not Verdict.PENDING or session.closed:
+    if revoked is None or revoked.verdict is not PENDING or session.closed:
         return
     if shield:
         with anyio.CancelScope(shield=True):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, TypeVar
 
 from aioredlock2._attempt import Attempt
-from aioredlock2._core.lease_state import LeaseState
+from aioredlock2._core.lease_state import LOST
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._hold import Hold
 from aioredlock2._lease import Lease, released
@@ -109,7 +109,7 @@ class Lock:
         self._renew = renew
         self._max_hold = max_hold
         self._on_lost = on_lost
-        self._entries: list[_Entry] = []
+        self._entries: tuple[_Entry, ...] = ()
 
     @property
     def resource(self) -> str | bytes:
@@ -157,7 +157,7 @@ class Lock:
         hold = await self._attempt(session, self._wait).run()
         lease = Lease(hold, session, self._client)
         entry = _Entry(lease, hold, session, task)
-        self._entries.append(entry)
+        self._entries += (entry,)
         hold.body = task
         if self._on_lost == "cancel":
             hold.on_loss = entry.cancel_body
@@ -179,7 +179,7 @@ class Lock:
         # The deletes are written: an await that is cut short from here on only gives up waiting.
         ours = entry.cancelled and await entry.settle(exc)
         await released(session, hold, shield=exc is not None)
-        if hold.state is not LeaseState.LOST or self._on_lost == "ignore":
+        if hold.state is not LOST or self._on_lost == "ignore":
             return
         if exc is None or ours:
             raise LeaseLost(self._resource, hold.reason) from exc
@@ -191,17 +191,19 @@ class Lock:
             task = asyncio.current_task()
         except RuntimeError:  # no running loop: after a fork, or in a loop of another kind
             task = None
-        if len(self._entries) == 1 and self._entries[0].task is task:
-            return self._entries.pop()
-        entry = next((entry for entry in reversed(self._entries) if entry.task is task), None)
-        entry = entry or next((entry for entry in self._entries if entry.task.done()), None)
-        if entry is None and len(self._entries) == 1:
-            entry = self._entries[0]  # an exit stack that is closed elsewhere
+        entries = self._entries
+        if len(entries) == 1 and entries[0].task is task:
+            self._entries = ()
+            return entries[0]
+        entry = next((entry for entry in reversed(entries) if entry.task is task), None)
+        entry = entry or next((entry for entry in entries if entry.task.done()), None)
+        if entry is None and len(entries) == 1:
+            entry = entries[0]  # an exit stack that is closed elsewhere
         if entry is None:
             raise ConfigurationError(
                 f"lock of {shown(self._resource)} left without having been entered"
             )
-        self._entries.remove(entry)
+        self._entries = tuple(other for other in entries if other is not entry)
         return entry
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:

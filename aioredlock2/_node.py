@@ -2,11 +2,12 @@
 
 A node is one independent voter. It is asked four things (`Verb`), always through one call,
 
-    node.ask(request, ballot, index)
+    node.ask(request)
 
 which returns nothing: the request is on its way (or queued behind earlier ones) when the call returns,
-and the answer comes by `ballot.cast(index, vote, cause)`. So a round costs no task and no future per
-node. The contract of every kind of node:
+and the answer comes by `request.ballot.cast(index, vote, cause)`, where `index` is the node's own, told
+by `open`. So a round costs no task, no future and no object per node. The contract of every kind of
+node:
 
 1.  GRANTED to a grant means: no other token can be granted here for at least `ttl_ms` after the node
     processed the request. Holding it longer is allowed; that costs only liveness.
@@ -18,7 +19,7 @@ node. The contract of every kind of node:
 4.  Only a clear "yes, this token" is GRANTED. Trouble is FAULTED with a cause, never an exception.
     A grant or renewal is never sent twice because of a broken connection.
 5.  A request that is never sent is told by `ballot.skip` (vote FAULTED or MISSING).
-6.  `ballot` may be None: nobody waits for the answer, which is consumed and dropped.
+6.  A request may have no ballot: nobody waits for the answer, which is consumed and dropped.
 7.  Calls come from the loop's thread only and never raise.
 
 The engine never branches on the kind of node; if it must, this contract is wrong.
@@ -64,9 +65,11 @@ class Verb(enum.IntEnum):
 class Request:
     """One question, the same for all nodes of a round."""
 
-    __slots__ = ("data", "form", "key", "token", "ttl_ms", "until", "verb")
+    __slots__ = ("ballot", "data", "form", "key", "token", "ttl_ms", "until", "verb")
 
     def __init__(self, verb: Verb, key: bytes, token: bytes = b"", ttl_ms: int = 0) -> None:
+        self.ballot: Ballot | None = None
+        """Where the answers are counted, if anybody waits for them."""
         self.verb = verb
         self.key = key
         self.token = token
@@ -77,7 +80,7 @@ class Request:
         the lease ends, after which nothing is sent for it."""
         self.form: object = None
         self.data = b""
-        """The bytes made last, and the form they are in: nodes that speak one dialect share them."""
+        """The bytes made first, and the form they are in: nodes that speak one dialect share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +152,11 @@ class Node(Protocol):
     address: tuple[object, ...]
     """Two nodes with equal addresses are one server."""
 
-    def open(self, host: NodeHost) -> None:
-        """Start to connect and keep connected, in the running loop. Never raises."""
+    def open(self, host: NodeHost, index: int) -> None:
+        """Start to connect and keep connected, in the running loop; votes by `index`. Never raises."""
 
-    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
-        """Put one request on its way; the answer goes to `ballot`."""
+    def ask(self, request: Request) -> None:
+        """Put one request on its way; the answer goes to its ballot."""
 
     def missed(self) -> None:
         """A round's deadline has passed without this node's answer."""

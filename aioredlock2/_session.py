@@ -21,7 +21,7 @@ from aioredlock2._node import Node, NodeState
 from aioredlock2._runtime import Runtime
 from aioredlock2._turns import Turns
 from aioredlock2._watchdog import Watchdog
-from aioredlock2.errors import ConfigurationError
+from aioredlock2.errors import ConfigurationError, shown
 
 __all__ = ["Options", "Session"]
 
@@ -78,8 +78,8 @@ class Session:
         self.met_quorum = False
         self._first_contact_until = runtime.clock() + FIRST_CONTACT_S
         self._sleepers: dict[asyncio.Future[None], tuple[float, bool]] = {}
-        for node in nodes:
-            node.open(self)
+        for index, node in enumerate(nodes):
+            node.open(self, index)
 
     # What the nodes ask (NodeHost).
 
@@ -126,19 +126,22 @@ class Session:
         """False in a forked child."""
         return self.pid == os.getpid()
 
-    def check_here(self, what: str) -> asyncio.AbstractEventLoop:
-        """The loop, if this is its process and it is running here; else a ConfigurationError."""
-        if not self.is_here:
-            raise ConfigurationError(f"can't {what} after a fork: it belongs to the parent process")
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is not self.loop:
-            raise ConfigurationError(
-                f"can't {what} from another thread or event loop than the one it is used in"
-            )
-        return self.loop
+    def check_here(self, what: str, whose: str | bytes | None = None) -> asyncio.AbstractEventLoop:
+        """The loop, if this is its process and it is running here; else a ConfigurationError.
+
+        The error says that `what` can't be done, to the lease of `whose` if that is given.
+        """
+        if self.is_here:
+            try:
+                if asyncio.get_running_loop() is self.loop:
+                    return self.loop
+            except RuntimeError:
+                pass
+            why = "from another thread or event loop than the one it is used in"
+        else:
+            why = "after a fork: it belongs to the parent process"
+        lease = "" if whose is None else f" the lease of {shown(whose)}"
+        raise ConfigurationError(f"can't {what}{lease} {why}")
 
     def note_ttl(self, ttl: float) -> None:
         """A lock with this ttl was asked for: the restart guard covers the largest one."""

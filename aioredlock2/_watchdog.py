@@ -19,7 +19,7 @@ import os
 from contextvars import Context
 
 from aioredlock2._core.ballot import Verdict
-from aioredlock2._core.lease_state import LeaseEvent, LeaseState
+from aioredlock2._core.lease_state import HELD, LOST, RELEASED, LeaseEvent
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._core.validity import valid_until
 from aioredlock2._engine import Engine, Round
@@ -60,6 +60,8 @@ class Watchdog:
         self._everywhere = (1 << len(engine.nodes)) - 1
         self._schedule = Schedule()
         self._holds: dict[Hold, None] = {}
+        self._fresh: dict[Hold, None] = {}
+        """Leases that are not planned yet. Most are released before the next tick: no need then."""
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
         self._tick = TICK_S_MAX
@@ -76,8 +78,15 @@ class Watchdog:
 
     def watch(self, hold: Hold) -> None:
         """Look after `hold` from now on."""
+        now = self._clock()
         self._holds[hold] = None
-        self._plan(hold, self._clock())
+        self._tick = min(self._tick, hold.terms.ttl * TICK_SHARE)
+        if hold.valid_until - now <= self._tick:
+            self._plan(hold, now)
+        else:
+            self._fresh[hold] = None
+            if self._timer is None or now + self._tick < self._wakes_at:
+                self._arm(now)
         if hold.sent_to != self._everywhere:
             for node in self._engine.nodes:
                 node.hurry()  # some were away: from now on a lease waits for them
@@ -85,7 +94,7 @@ class Watchdog:
     def release(self, hold: Hold) -> Round:
         """End `hold` and put its deletes on the wire, now. Repeats the first call's round."""
         if hold.revoked is None:
-            if hold.state is LeaseState.HELD and self._clock() >= hold.valid_until:
+            if hold.state is HELD and self._clock() >= hold.valid_until:
                 # The timer has not fired yet, but what counts is the clock. The body is told from
                 # the loop, as always: a task that cancels itself half-way through a call is lost.
                 on_loss, hold.on_loss = hold.on_loss, None
@@ -97,7 +106,7 @@ class Watchdog:
             hold.revoked = self._engine.revoke(
                 hold.key, hold.token, hold.terms, hold.longest_ttl_ms, hold.sent_to
             )
-            hold.tell(lost=hold.state is LeaseState.LOST)
+            hold.tell(lost=hold.state is LOST)
             # Only now: the next in line must queue its SET behind these deletes.
             self._leave_turn(hold)
         return hold.revoked
@@ -113,7 +122,7 @@ class Watchdog:
             future.set_exception(_error_of(hold, _why_over(hold, now)))
             self._plan(hold, now)
             return future
-        hold.extensions.append((terms, future))
+        hold.extensions += ((terms, future),)
         if hold.renewing is None:
             self._renew(hold)
         return future
@@ -141,13 +150,15 @@ class Watchdog:
         for hold in self.holds:
             hold.move(LeaseEvent.LOST, CLOSED)
         self._holds.clear()
+        self._fresh.clear()
 
     # The schedule.
 
     def _plan(self, hold: Hold, now: float, retry_in: float | None = None) -> None:
         """When to look at `hold` again."""
-        if hold.state is not LeaseState.HELD:
+        if hold.state is not HELD:
             return
+        self._fresh.pop(hold, None)
         due_at = hold.valid_until
         if retry_in is not None:
             due_at = min(due_at, now + retry_in)
@@ -179,13 +190,16 @@ class Watchdog:
         self._timer = None
         if os.getpid() != self._pid:
             return
-        for hold in list(self._schedule.due(self._clock())):
+        now = self._clock()
+        for hold in list(self._fresh):
+            self._plan(hold, now)
+        for hold in list(self._schedule.due(now)):
             self._attend(hold)
         self._arm(self._clock())
 
     def _attend(self, hold: Hold) -> None:
         """One look at one lease whose time has come."""
-        if hold.state is not LeaseState.HELD:
+        if hold.state is not HELD:
             return
         now = self._clock()
         if now >= hold.valid_until:
@@ -225,7 +239,7 @@ class Watchdog:
             hold.valid_until = min(hold.valid_until, valid_until(now, terms))
         hold.terms = terms
         hold.longest_ttl_ms = max(hold.longest_ttl_ms, terms.ttl_ms)
-        served, hold.extensions = hold.extensions, []
+        served, hold.extensions = hold.extensions, ()
         request = Request(Verb.RENEW, hold.key, hold.token, terms.ttl_ms)
         request.until = hold.valid_until
         asked = self._engine.renew(
@@ -237,13 +251,13 @@ class Watchdog:
             hold.latest.withdrawn = True
         hold.latest = hold.renewing = asked
         self._plan(hold, now)
-        self._engine.send(asked, terms.node_timeout)
+        self._engine.send(request, terms.node_timeout)
         return True
 
-    def _decided(self, hold: Hold, served: list[Extension], asked: Round) -> None:
+    def _decided(self, hold: Hold, served: tuple[Extension, ...], asked: Round) -> None:
         """A renewal's outcome is certain; `served` are the calls that wait for it."""
         hold.renewing = None
-        if hold.state is not LeaseState.HELD:
+        if hold.state is not HELD:
             self._answer(served, _error_of(hold))
             return
         now = self._clock()
@@ -283,9 +297,9 @@ class Watchdog:
         for index, vote in enumerate(asked.votes):
             if vote is Vote.DENIED:
                 hold.sent_to |= 1 << index
-                self._engine.nodes[index].ask(request, None, index)
+                self._engine.nodes[index].ask(request)
 
-    def _answer(self, served: list[Extension], error: LeaseError | None) -> None:
+    def _answer(self, served: tuple[Extension, ...], error: LeaseError | None) -> None:
         for _, future in served:
             if future.done():
                 continue
@@ -322,10 +336,11 @@ class Watchdog:
 
     def _forget(self, hold: Hold) -> None:
         self._holds.pop(hold, None)
+        self._fresh.pop(hold, None)
         self._schedule.remove(hold)
         if hold.latest is not None:
             hold.latest.withdrawn = True
-        served, hold.extensions = hold.extensions, []
+        served, hold.extensions = hold.extensions, ()
         if served:
             self._answer(served, _error_of(hold))
 
@@ -340,6 +355,6 @@ def _why_over(hold: Hold, now: float) -> str:
 
 
 def _error_of(hold: Hold, otherwise: str = EXPIRED) -> LeaseError:
-    if hold.state is LeaseState.RELEASED:
+    if hold.state is RELEASED:
         return LeaseReleased(hold.resource, "it was released")
     return LeaseLost(hold.resource, hold.reason or otherwise)

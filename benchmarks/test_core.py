@@ -78,9 +78,10 @@ def test_mux_feed(benchmark: BenchmarkFixture, replies: int) -> None:
     def feed() -> int:
         for number in range(replies):
             mux.pending.append(number)
-        return sum(1 for _ in mux.feed(data))
+        mux.feed(data, lambda _slot, _reply: None)
+        return mux.answered
 
-    assert benchmark(feed) == replies
+    assert benchmark(feed) >= replies
 
 
 def test_terms(benchmark: BenchmarkFixture) -> None:

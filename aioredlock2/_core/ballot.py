@@ -21,7 +21,7 @@ ends a round by `expire`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aioredlock2.outcomes import Vote
 
@@ -87,7 +87,7 @@ class Ballot:
         self.rule = rule
         self.verdict = PENDING
         self.votes = [_UNHEARD] * nodes
-        self.causes: list[object] = [None] * nodes
+        self.causes: Sequence[object] = (None,) * nodes
         """Per node: a line of text for a broken vote, a `Sighting` for an inspection, or None."""
         self.granted = 0
         self.denied = 0
@@ -112,7 +112,7 @@ class Ballot:
         else:
             self.broken += 1
         if cause is not None:
-            self.causes[index] = cause
+            self.causes = [*self.causes[:index], cause, *self.causes[index + 1 :]]
         if self.verdict is PENDING:
             verdict = self.rule(self)
             if verdict is not PENDING:
@@ -120,6 +120,10 @@ class Ballot:
                 self.on_verdict()
         if not self.unheard:
             self.on_last_vote()
+
+    def awaits(self, index: int) -> bool:
+        """Whether node `index` has not voted yet."""
+        return self.votes[index] is _UNHEARD
 
     def skip(self, index: int, vote: Vote, cause: object = None) -> None:
         """Node `index` was not sent the request: a broken vote, and nothing to clean up there."""

@@ -12,7 +12,6 @@ import os
 from contextvars import Context
 from typing import cast
 
-from aioredlock2._core.ballot import Ballot
 from aioredlock2._node import NodeHost, NodeState, NodeStatus, Request, Verb
 from aioredlock2._redis import dialect
 from aioredlock2._redis.contact import connect
@@ -46,7 +45,8 @@ GRANT, RENEW, REVOKE, UP, GRANTED = (
 
 Refused = tuple[str, bool]
 """The first refusal's text, and whether one of them was for good."""
-Slot = tuple[Form, Request, Ballot | None, int, Refused | None]
+Slot = Request | tuple[Form, Request, Refused | None]
+"""What was asked: a request in the form it is packed in, or another form of it."""
 
 
 class RedisNode:
@@ -67,6 +67,7 @@ class RedisNode:
 
     def _reset(self) -> None:
         self._host: NodeHost | None = None
+        self._index = 0
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
@@ -84,15 +85,15 @@ class RedisNode:
 
     # Asked by the engine.
 
-    def open(self, host: NodeHost) -> None:
+    def open(self, host: NodeHost, index: int) -> None:
         """Start to connect and keep connected, in the running loop."""
-        self._host = host
+        self._host, self._index = host, index
         self._state, self._cause = NodeState.CONNECTING, "not connected yet"
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._start_dialling(at_once=True)
 
-    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+    def ask(self, request: Request) -> None:
         """Put one request on its way; see `_node.py`."""
         link = self._link
         verb = request.verb
@@ -101,12 +102,12 @@ class RedisNode:
             if withheld is not None:
                 if link is None and verb is REVOKE:
                     self._owe(request)
-                if ballot is not None:
-                    ballot.skip(index, *withheld)
+                if request.ballot is not None:
+                    request.ballot.skip(self._index, *withheld)
                 return
         form = self._dialect.preferred[verb]
-        data = request.data if request.form is form else dialect.pack(form, request)
-        slot: Slot = (form, request, ballot, index, None)
+        data = dialect.pack(form, request)
+        slot: Slot = request if request.form is form else (form, request, None)
         link.send(data, slot, form.replies, verb is RENEW)  # type: ignore[union-attr]
 
     def _why_not(self, link: Link | None, verb: Verb) -> tuple[Vote, str] | None:
@@ -326,11 +327,11 @@ class RedisNode:
         lived = self._the_host.runtime.clock() - self._up_at
         self._start_dialling(at_once=lived >= STABLE_S)
         for slot in unanswered:
-            _, request, ballot, index, _ = slot
+            request = slot[1] if isinstance(slot, tuple) else slot
             if request.verb is REVOKE:
                 self._owe(request)
-            if ballot is not None:
-                ballot.cast(index, Vote.FAULTED, cause)
+            if request.ballot is not None:
+                request.ballot.cast(self._index, Vote.FAULTED, cause)
         self._the_host.changed(self)
 
     def _owe(self, request: Request) -> None:
@@ -352,7 +353,7 @@ class RedisNode:
         now = self._the_host.runtime.clock()
         for request in owed.values():
             if request.until > now:
-                self.ask(request, None, 0)
+                self.ask(request)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
@@ -363,24 +364,29 @@ class RedisNode:
 
     def replied(self, slot: Slot, reply: object) -> None:
         """One answer, in the order of the requests."""
-        form, request, ballot, index, refused = slot
+        refused = None
+        if isinstance(slot, tuple):
+            form, request, refused = slot
+        else:
+            form, request = cast("Form", slot.form), slot
+        ballot = request.ballot
         if reply == form.yes and refused is None and type(reply) is type(form.yes):
             if ballot is not None:
-                ballot.cast(index, GRANTED)
+                ballot.cast(self._index, GRANTED)
             return
         answer = dialect.read(form, request, reply)
         if isinstance(answer, Refusal):
-            self._ask_otherwise(slot, answer, str(reply))
+            self._ask_otherwise(form, request, refused, answer, str(reply))
             return
         vote, cause = answer
         verb = request.verb
         if refused is not None and refused[1] and vote is not Vote.FAULTED:
             self._dialect.prefer(verb, form)
         if ballot is not None:
-            if verb is REVOKE and vote is Vote.DENIED and cause is None:
-                self._send(dialect.WHOSE, request, ballot, index)
+            if verb is REVOKE and answer is dialect.NO and ballot.awaits(self._index):
+                self._send(dialect.WHOSE, request)
                 return
-            ballot.cast(index, vote, cause)
+            ballot.cast(self._index, vote, cause)
         if isinstance(cause, str) and self._link is not None:
             self._heed(self._link, request, cause)
 
@@ -393,9 +399,11 @@ class RedisNode:
         elif dialect.ends_the_link(cause):
             link.abort(cause)
 
-    def _ask_otherwise(self, slot: Slot, refusal: Refusal, text: str) -> None:
+    def _ask_otherwise(
+        self, form: Form, request: Request, refused: Refused | None, refusal: Refusal, text: str
+    ) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""
-        form, request, ballot, index, refused = slot
+        ballot = request.ballot
         for_good = refusal is Refusal.FOR_GOOD
         cause = dialect.cause_of(request, text)
         if refused is not None and (refused[1] or not for_good):
@@ -406,21 +414,14 @@ class RedisNode:
             or self._the_host.runtime.clock() >= request.until
         )
         if following is not None and not withdrawn:
-            self._send(following, request, ballot, index, (cause, for_good))
+            self._send(following, request, (cause, for_good))
             return
         if following is None:
             self._warn_once(f"allows no command to {request.verb.name.lower()} a lock: {cause}")
         if ballot is not None:
-            ballot.cast(index, Vote.FAULTED, cause)
+            ballot.cast(self._index, Vote.FAULTED, cause)
 
-    def _send(
-        self,
-        form: Form,
-        request: Request,
-        ballot: Ballot | None,
-        index: int,
-        refused: Refused | None = None,
-    ) -> None:
+    def _send(self, form: Form, request: Request, refused: Refused | None = None) -> None:
         if self._link is not None:
-            slot: Slot = (form, request, ballot, index, refused)
+            slot: Slot = (form, request, refused)
             self._link.send(dialect.pack(form, request), slot, form.replies)

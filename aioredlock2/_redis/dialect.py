@@ -129,14 +129,16 @@ def pack_words(words: Command) -> bytes:
 
 
 def pack(form: Form, request: Request) -> bytes:
-    """The bytes of `request` in this form, made once as long as the nodes speak the same."""
-    if request.form is not form:
-        if form is INSPECT:
-            data = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
-        else:
-            data = pack_words(form.pack(request))
+    """The bytes of `request` in this form; those of the form asked for first are made once."""
+    if request.form is form:
+        return request.data
+    if form is INSPECT:
+        data = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
+    else:
+        data = pack_words(form.pack(request))
+    if request.form is None:
         request.form, request.data = form, data
-    return request.data
+    return data
 
 
 def refusal_of(form: Form, text: str) -> Refusal | None:

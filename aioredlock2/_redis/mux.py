@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
 import hiredis
@@ -55,36 +55,36 @@ class Mux(Generic[T]):
         """Replies ever asked for."""
         return self.answered + len(self.pending)
 
-    def feed(self, data: bytes) -> Iterator[tuple[T, object]]:
-        """The requests that `data` completes, each with its reply (a list if there are several).
+    def feed(self, data: bytes, replied: Callable[[T, object], None]) -> None:
+        """Tell `replied` each request that `data` completes, with its reply (a list if of several).
 
-        Must be exhausted. Raises Desync.
+        Raises Desync.
         """
-        gets = self._reader.gets
-        pending = self.pending
+        pending, gets = self.pending, self._reader.gets
         if data[:1] in AGGREGATES and not self._reader.has_data() and ABSURD.match(data):
             raise Desync("a reply of absurd length")
-        try:
-            self._reader.feed(data)
-            while (reply := gets()) is not _NOTHING:
-                if type(reply) is PUSH:
-                    continue
-                if not pending:
-                    raise Desync("a reply that nobody asked for")  # noqa: TRY301
-                slot = pending.popleft()
-                self.answered += 1
-                if slot is _PART:
-                    self._parts.append(reply)
-                    continue
-                if self._parts:
-                    reply = [*self._parts, reply]
-                    self._parts.clear()
-                yield slot, reply  # type: ignore[misc]  # it is no _PART
-        except Desync:
-            raise
-        except Exception as error:
-            # ProtocolError, but also what a reply without a Python form makes hiredis raise.
-            raise Desync(f"not RESP that can be read: {error}") from error
+        self._reader.feed(data)
+        while True:
+            try:
+                reply = gets()
+            except Exception as error:
+                # ProtocolError, but also what a reply without a Python form makes hiredis raise.
+                raise Desync(f"not RESP that can be read: {error}") from error
+            if reply is _NOTHING:
+                return
+            if type(reply) is PUSH:
+                continue
+            if not pending:
+                raise Desync("a reply that nobody asked for")
+            slot = pending.popleft()
+            self.answered += 1
+            if slot is _PART:
+                self._parts.append(reply)
+                continue
+            if self._parts:
+                reply = [*self._parts, reply]
+                self._parts.clear()
+            replied(slot, reply)  # type: ignore[arg-type]  # it is no _PART
 
     def abandon(self) -> list[T]:
         """The requests without an answer, oldest first; none of them will get one."""

@@ -118,10 +118,8 @@ class Link(asyncio.Protocol):
         owner = self._owner
         if owner is None:
             return
-        replied = owner.replied
         try:
-            for slot, reply in self._mux.feed(data):
-                replied(slot, reply)
+            self._mux.feed(data, owner.replied)
         except Desync as error:
             self.abort(str(error))
         if self.overdue:

@@ -229,4 +229,4 @@ async def test_waiting_for_the_loss_can_be_cancelled(servers3: Sequence[Server])
         assert [False, False] == [await waiters[0], await waiters[2]]
         assert waiters[1].cancelled()
         assert not await lease.lost()
-        assert [] == lease._hold.loss_waiters
+        assert () == lease._hold.loss_waiters

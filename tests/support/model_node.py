@@ -194,9 +194,6 @@ class _Pipe:
             self._arm()
 
 
-Call = tuple[Request, Ballot | None, int]
-
-
 class ModelNode:
     """One client's connection to a model server."""
 
@@ -215,11 +212,12 @@ class ModelNode:
 
     def _reset(self) -> None:
         self._host: NodeHost | None = None
+        self._index = 0
         self._state = NodeState.CONNECTING
         self._cause = "not connected yet"
         self._there: _Pipe | None = None
         self._back: _Pipe | None = None
-        self._open: dict[int, Call] = {}
+        self._open: dict[int, Request] = {}
         self._asked = self._catch_up_to = 0
         self._owed: dict[bytes, Request] = {}
         self._dialling: asyncio.TimerHandle | None = None
@@ -237,11 +235,11 @@ class ModelNode:
         """
         unanswered = self._hang_up(arrives=arrives)
         self._state, self._cause = NodeState.DOWN, cause
-        for request, ballot, index in unanswered:
+        for request in unanswered:
             if request.verb is Verb.REVOKE:
                 self._owe(request)
-            if ballot is not None:
-                ballot.cast(index, Vote.FAULTED, cause)
+            if request.ballot is not None:
+                request.ballot.cast(self._index, Vote.FAULTED, cause)
         if self._host is not None:
             self._host.changed(self)
 
@@ -255,7 +253,7 @@ class ModelNode:
         owed, self._owed = list(self._owed.values()), {}
         for request in owed:
             if request.until > self._now():
-                self.ask(request, None, 0)
+                self.ask(request)
         self._host.changed(self)
 
     def guard(self) -> None:
@@ -273,16 +271,16 @@ class ModelNode:
 
     # For the client: the contract.
 
-    def open(self, host: NodeHost) -> None:
+    def open(self, host: NodeHost, index: int) -> None:
         """Connect, at once or after `dial` seconds."""
-        self._host = host
+        self._host, self._index = host, index
         self._state, self._cause = NodeState.CONNECTING, "not connected yet"
         if self.dial <= 0:
             self.restore()
         elif self.dial < math.inf:
             self._dialling = asyncio.get_running_loop().call_later(self.dial, self.restore)
 
-    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+    def ask(self, request: Request) -> None:
         """Put one request on its way."""
         why = self._why_not(request.verb)
         self.asked.append(
@@ -293,21 +291,21 @@ class ModelNode:
                 request.token,
                 request.ttl_ms,
                 why is None,
-                ballot,
+                request.ballot,
             )
         )
         there = self._there
         if why is not None or there is None:
             if there is None and request.verb is Verb.REVOKE:
                 self._owe(request)
-            if ballot is not None and why is not None:
-                ballot.skip(index, *why)
+            if request.ballot is not None and why is not None:
+                request.ballot.skip(self._index, *why)
             return
         scripted = self._scripted[request.verb]
         way = scripted.popleft() if scripted else self.way
         number = self._asked
         self._asked += 1
-        self._open[number] = (request, ballot, index)
+        self._open[number] = request
         back = self._back
 
         def act() -> None:
@@ -329,9 +327,9 @@ class ModelNode:
         return None
 
     def _answer(self, number: int, vote: Vote, cause: object) -> None:
-        _, ballot, index = self._open.pop(number)
+        ballot = self._open.pop(number).ballot
         if ballot is not None:
-            ballot.cast(index, vote, cause)
+            ballot.cast(self._index, vote, cause)
 
     def missed(self) -> None:
         """A round's deadline has passed without this node's answer."""
@@ -361,7 +359,7 @@ class ModelNode:
         self._reset()
         self._state, self._cause = NodeState.DOWN, "the client is closed"
 
-    def _hang_up(self, *, arrives: bool = False) -> list[Call]:
+    def _hang_up(self, *, arrives: bool = False) -> list[Request]:
         if self._dialling is not None:
             self._dialling.cancel()
         if self._there is not None and not arrives:

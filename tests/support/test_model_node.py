@@ -39,13 +39,15 @@ class Host(LoneHost):
 
 def opened(server: ModelServer | None = None) -> ModelNode:
     node = ModelNode("n", server or ModelServer(the_loop().boottime))
-    node.open(Host())
+    node.open(Host(), 0)
     return node
 
 
 def put(node: ModelNode, verb: Verb, token: bytes = b"t", ttl_ms: int = 1000) -> Ballot:
     ballot = Ballot(1, grant_rule)
-    node.ask(Request(verb, KEY, token, ttl_ms), ballot, 0)
+    request = Request(verb, KEY, token, ttl_ms)
+    request.ballot = ballot
+    node.ask(request)
     return ballot
 
 
@@ -226,7 +228,7 @@ async def test_5_an_overdue_node_is_asked_again_once_it_has_answered() -> None:
 @in_virtual_time
 async def test_6_nobody_needs_to_wait() -> None:
     node = opened()
-    node.ask(Request(Verb.GRANT, KEY, b"t", 1000), None, 0)
+    node.ask(Request(Verb.GRANT, KEY, b"t", 1000))
     assert not node.idle
     await settle()
     assert node.idle
@@ -256,7 +258,7 @@ async def test_a_frozen_server_acts_when_it_thaws_in_order() -> None:
 async def test_a_dial_takes_its_time_and_the_host_is_told_of_each_change() -> None:
     (node,) = model_nodes(1, dial=0.5)
     host = Host()
-    node.open(host)
+    node.open(host, 0)
     assert node.status.state is NodeState.CONNECTING
     assert put(node, Verb.GRANT).causes == ["not connected yet"]
     await asyncio.sleep(0.6)
@@ -269,7 +271,7 @@ async def test_a_dial_takes_its_time_and_the_host_is_told_of_each_change() -> No
 @in_virtual_time
 async def test_dropped_it_lets_go_and_casts_nothing() -> None:
     (node,) = model_nodes(1, dial=math.inf)
-    node.open(Host())
+    node.open(Host(), 0)
     node.restore()
     node.way = Way(there=1)
     ballot = put(node, Verb.GRANT)
@@ -279,7 +281,7 @@ async def test_dropped_it_lets_go_and_casts_nothing() -> None:
     assert ballot.votes == [P]
     assert node.server.get(KEY) is None
     assert node.status.state is NodeState.DOWN
-    node.open(Host())
+    node.open(Host(), 0)
     node.restore()
     node.way = Way()
     assert await answer(node, Verb.GRANT) is G

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioredlock2 import ConfigurationError
-from aioredlock2._core.ballot import Ballot, Verdict
+from aioredlock2._core.ballot import Verdict
 from aioredlock2._engine import Engine, Round
 from aioredlock2._gate import ROUNDS_MAX
 from aioredlock2._node import Request, Sighting, Verb
@@ -26,8 +26,8 @@ G, D, F, M, P = Vote.GRANTED, Vote.DENIED, Vote.FAULTED, Vote.MISSING, Vote.PEND
 
 def engine_of(nodes: Sequence[ModelNode]) -> Engine:
     runtime = VirtualRuntime(the_loop())
-    for node in nodes:
-        node.open(LoneHost(runtime))
+    for index, node in enumerate(nodes):
+        node.open(LoneHost(runtime), index)
     return Engine(nodes, runtime, the_loop())
 
 
@@ -150,9 +150,9 @@ async def test_every_round_has_a_token_of_its_own_and_the_whole_ttl() -> None:
 class SlowToWrite(ModelNode):
     """Takes its time before the bytes leave."""
 
-    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+    def ask(self, request: Request) -> None:
         the_loop().block(0.010)
-        super().ask(request, ballot, index)
+        super().ask(request)
 
 
 @in_virtual_time
@@ -165,10 +165,10 @@ async def test_a_round_began_before_its_first_byte_left() -> None:
     assert asked.started_at == now
     await settle(4)
     now = engine.runtime.clock()
-    request = Request(Verb.RENEW, KEY, asked.request.token, 10_000)
+    request = Request(Verb.RENEW, KEY, asked.token, 10_000)
     assert engine.gate.enter_now()
     renewal = engine.renew(request, on_decided=lambda _: None, on_closed=lambda _: None)
-    engine.send(renewal, TERMS.node_timeout)
+    engine.send(request, TERMS.node_timeout)
     assert renewal.started_at == now
     await asyncio.sleep(1)
 
@@ -338,13 +338,14 @@ async def test_a_renewal_tells_when_it_is_decided_and_when_all_were_heard() -> N
         told.append((what, the_loop().time() - began_at))
 
     assert engine.gate.enter_now()
+    request = Request(Verb.RENEW, KEY, won.token, 20_000)
     renewal = engine.renew(
-        Request(Verb.RENEW, KEY, won.request.token, 20_000),
+        request,
         on_decided=lambda asked: tell("decided", asked),
         on_closed=lambda asked: tell("closed", asked),
     )
     assert not any(sent(nodes, Verb.RENEW))
-    engine.send(renewal, TERMS.node_timeout)
+    engine.send(request, TERMS.node_timeout)
     assert renewal.verdict is Verdict.PENDING
     await asyncio.sleep(1)
     assert [what for what, _ in told] == ["decided", "closed"]
@@ -363,12 +364,13 @@ async def test_a_renewal_with_nobody_there_is_decided_before_it_returns() -> Non
         node.cut()
     told: list[str] = []
     assert engine.gate.enter_now()
+    request = Request(Verb.RENEW, KEY, b"token", 10_000)
     renewal = engine.renew(
-        Request(Verb.RENEW, KEY, b"token", 10_000),
+        request,
         on_decided=lambda _: told.append("decided"),
         on_closed=lambda _: told.append("closed"),
     )
-    engine.send(renewal, TERMS.node_timeout)
+    engine.send(request, TERMS.node_timeout)
     assert renewal.verdict is Verdict.UNREACHABLE
     assert told == ["decided", "closed"]
     assert the_loop().timers == 0
@@ -383,7 +385,7 @@ async def test_a_release_goes_where_the_token_may_be() -> None:
     engine = engine_of(nodes)
     won = await engine.grant(KEY, TERMS)
     await settle()
-    revoked = engine.revoke(KEY, won.request.token, TERMS, 20_000, 0b10111)
+    revoked = engine.revoke(KEY, won.token, TERMS, 20_000, 0b10111)
     assert [len(requests) for requests in sent(nodes, Verb.REVOKE)] == [1, 1, 1, 0, 1]
     assert nodes[0].asked[-1].ttl_ms == 20_000
     await revoked.decided(the_loop())
@@ -402,7 +404,7 @@ async def test_a_release_with_frozen_nodes_takes_one_node_timeout() -> None:
     for node in nodes[:2]:
         node.server.freeze()
     began_at = the_loop().time()
-    revoked = engine.revoke(KEY, won.request.token, TERMS, 10_000, 0b111)
+    revoked = engine.revoke(KEY, won.token, TERMS, 10_000, 0b111)
     await revoked.decided(the_loop())
     assert the_loop().time() - began_at == pytest.approx(TERMS.node_timeout)
     assert revoked.verdict is Verdict.UNREACHABLE

@@ -72,10 +72,10 @@ def test_the_deadline_moves_forward_only_and_never_past_max_hold(
 @pytest.mark.loop
 async def test_everybody_who_waits_is_told_once(lost: bool) -> None:
     hold, loop = make_hold(10), asyncio.get_running_loop()
-    waiters: list[asyncio.Future[bool]] = [loop.create_future() for _ in range(3)]
+    waiters = tuple(loop.create_future() for _ in range(3))
     hold.loss_waiters += waiters
     waiters[1].cancel()
     hold.tell(lost)
     hold.tell(not lost)
     assert [waiters[0].result(), waiters[2].result()] == [lost, lost]
-    assert hold.loss_waiters == []
+    assert hold.loss_waiters == ()

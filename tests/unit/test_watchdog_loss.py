@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import pytest
 
 from aioredlock2 import LeaseLost, Removal
-from aioredlock2._core.ballot import Ballot
 from aioredlock2._core.lease_state import LeaseState
 from aioredlock2._node import Request, Verb
 from tests.support.model_node import LOST, ModelNode, client, sent
@@ -130,9 +129,9 @@ async def test_loss_is_told_once_with_its_reason(caplog: pytest.LogCaptureFixtur
 class SlowToWrite(ModelNode):
     """Takes its time before the bytes leave."""
 
-    def ask(self, request: Request, ballot: Ballot | None, index: int) -> None:
+    def ask(self, request: Request) -> None:
         the_loop().block(0.01)
-        super().ask(request, ballot, index)
+        super().ask(request)
 
 
 @in_virtual_time
