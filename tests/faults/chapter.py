@@ -1,0 +1,139 @@
+"""One chapter: faults from a seed, then all is healed, then all rest, and nothing may be left.
+
+Each chapter has a history of its own and is judged at its end, so that a run of any length needs no
+more memory and disk than one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from aioredlock2._demo.clock import now
+from aioredlock2._demo.plan import spare
+from tests.faults import node_faults
+from tests.faults.arena import Arena
+from tests.faults.crew import Crew
+from tests.faults.history import Faulted, History, Keys, Whole
+from tests.faults.plan import GUARD_S, SETTLE_S, TTL_S, Fault, draw
+
+__all__ = ["AFTERMATH_S", "play"]
+
+CONVERGE_S = GUARD_S + 2.0
+QUIET_S = TTL_S + 0.5
+"""No key outlives its last release by more than its ttl."""
+AFTERMATH_S = CONVERGE_S + QUIET_S + 3.0
+"""What a chapter takes besides its faults, about."""
+
+THREADS = 16
+LOOK_S = 0.02
+DELAY_S_MAX = 3.0
+"""A fault that may not begin by then is left out."""
+
+
+def play(
+    arena: Arena, crew: Crew, history: Path, *, seed: str, seconds: float, beyond: bool
+) -> None:
+    """Play one chapter; all that happens is in the history."""
+    rng = random.Random(seed)
+    faults = draw(
+        rng,
+        seconds,
+        nodes=len(arena.servers),
+        workers=crew.size,
+        beyond=beyond,
+        without=node_faults.impossible(arena),
+    )
+    with History(history) as record:
+        crew.work(history, rng.randrange(2**32))
+        _Harm(arena, crew, record, beyond=beyond).do(faults, seconds)
+        arena.mend()
+        record.write(Whole(at=now()))
+        time.sleep(CONVERGE_S)
+        crew.rest()
+        time.sleep(QUIET_S)
+        for index, server in enumerate(arena.servers):
+            if keys := arena.lock_keys(server):
+                record.write(Keys(at=now(), node=index, keys=keys))
+
+
+class _Harm:
+    """Makes the faults at their times, each in a thread; later where the others are not over yet.
+
+    The plan leaves room enough for an idle machine. What was promised is kept on a busy one too.
+    """
+
+    def __init__(self, arena: Arena, crew: Crew, record: History, *, beyond: bool) -> None:
+        self._arena = arena
+        self._crew = crew
+        self._record = record
+        self._beyond = beyond
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._whole_at = [0.0] * len(arena.servers)
+        self._settled_at = 0.0
+        """When every node knows every lease again, after a fault that forgets."""
+
+    def do(self, faults: Sequence[Fault], seconds: float) -> None:
+        """Return after so many seconds, when the last fault is healed."""
+        began_at = now()
+        with ThreadPoolExecutor(max_workers=THREADS) as threads:
+            try:
+                for fault in faults:
+                    time.sleep(max(0.0, began_at + fault.at - now()))
+                    threads.submit(self._one, fault)
+                time.sleep(max(0.0, began_at + seconds - now()))
+            except BaseException:
+                self._over.set()
+                raise
+
+    def _one(self, fault: Fault) -> None:
+        if not self._begin(fault):
+            return
+        at, error = now(), ""
+        try:
+            if fault.node is None:
+                self._crew.harm(fault, self._over)
+            else:
+                node_faults.make(fault, self._arena, self._over)
+        except Exception:  # noqa: BLE001 - a fault that can't be made is a finding
+            error = traceback.format_exc(limit=-4)
+        until = now()
+        self._record.write(
+            Faulted(at=at, until=until, fault=fault.what, target=fault.target, error=error)
+        )
+        if fault.node is not None:
+            with self._lock:
+                whole_at = self._whole_at[fault.node] = until + fault.kind.after
+                if fault.kind.forgets:
+                    self._settled_at = whole_at + SETTLE_S
+
+    def _begin(self, fault: Fault) -> bool:
+        """Wait until it may; False if that takes too long."""
+        deadline = now() + DELAY_S_MAX
+        while True:
+            with self._lock:
+                if self._may_begin(fault):
+                    if fault.node is not None:
+                        self._whole_at[fault.node] = math.inf
+                    return True
+            if now() > deadline:
+                return False
+            time.sleep(LOOK_S)
+
+    def _may_begin(self, fault: Fault) -> bool:
+        if fault.node is None or self._beyond:
+            return True
+        at = now()
+        others = [whole for index, whole in enumerate(self._whole_at) if index != fault.node]
+        if self._whole_at[fault.node] > at or self._settled_at > at:
+            return False
+        if fault.kind.forgets:
+            return max(others) + SETTLE_S <= at
+        return sum(whole > at for whole in others) < spare(len(self._whole_at))

@@ -1,0 +1,110 @@
+"""The worker processes: started, told what to do, and done harm to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aioredlock2._demo.clock import now
+from tests.faults.history import Died, History
+from tests.faults.plan import Fault
+from tests.support.child import Child, Finished
+
+__all__ = ["Crew"]
+
+REST_S_MAX = 30.0
+
+
+class Crew:
+    """Some workers, by their number; a killed one is replaced."""
+
+    def __init__(self, workers: int, urls: list[str], directory: Path, *, guard: bool) -> None:
+        self._urls = urls
+        self._directory = directory
+        self._guard = "on" if guard else "off"
+        self._history = History(Path("/dev/null"))
+        self._orders: dict[str, Any] = {}
+        self._children = [self._start(number) for number in range(workers)]
+        for child in self._children:
+            assert child.line() == "ready"
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._children)
+
+    def work(self, history: Path, seed: int) -> None:
+        """Everybody works, and writes to that file."""
+        self._history.close()
+        self._history = History(history)
+        self._orders = {"do": "work", "history": str(history), "seed": seed}
+        for child in self._children:
+            _tell(child, self._orders)
+
+    def rest(self) -> None:
+        """Return when nobody holds anything or asks for anything."""
+        for child in self._children:
+            _tell(child, {"do": "rest"})
+        for child in self._children:
+            line = child.line(REST_S_MAX)
+            assert line == "resting", line
+
+    def harm(self, fault: Fault, over: threading.Event) -> None:
+        """Make a worker's fault, wait, and heal it; by one thread at a time for each worker."""
+        assert fault.worker is not None
+        child = self._children[fault.worker]
+        if fault.what == "frozen":
+            child.freeze()
+            over.wait(fault.seconds)
+            child.thaw()
+        elif fault.what == "killed":
+            child.send_signal(signal.SIGKILL)
+            self._bury(child, expected=True)
+            over.wait(fault.seconds)
+            self._children[fault.worker] = child = self._start(fault.worker)
+            assert child.line() == "ready"
+            _tell(child, self._orders)
+        elif fault.what == "forked":
+            _tell(child, {"do": "fork"})
+            over.wait(fault.seconds)
+        else:
+            what = {"blocked": "block", "cancelled": "cancel"}[fault.what]
+            _tell(child, {"do": what, "seconds": fault.seconds})
+            over.wait(fault.seconds)
+
+    def stop(self) -> list[Finished]:
+        """End all in good order; what is left of them."""
+        for child in self._children:
+            child.thaw()
+        return [child.finish() for child in self._children]
+
+    def _start(self, number: int) -> Child:
+        log = self._directory / f"worker-{number + 1}.log"
+        return Child("tests.faults.worker", number, log, self._guard, *self._urls)
+
+    def _bury(self, child: Child, *, expected: bool) -> None:
+        finished = child.finish()
+        self._history.write(
+            Died(at=now(), pid=child.pid, expected=expected, errors=finished.errors)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for child in self._children:
+            child.__exit__(exc_type, exc, traceback)
+        self._history.close()
+
+
+def _tell(child: Child, order: dict[str, Any]) -> None:
+    child.tell(json.dumps(order))

@@ -1,0 +1,232 @@
+"""The history of a chapter: one JSON object a line, appended by all processes to one file.
+
+Times are readings of CLOCK_BOOTTIME (`aioredlock2._demo.clock`), which all processes of a machine
+share. The order of the lines means nothing: a process may be put to sleep between reading the clock
+and writing. A line is whole even if its writer is killed right after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self, get_args
+
+__all__ = [
+    "Died",
+    "Ended",
+    "Event",
+    "Extended",
+    "Faulted",
+    "Forked",
+    "Granted",
+    "History",
+    "Keys",
+    "Refused",
+    "Rested",
+    "Stalled",
+    "Stray",
+    "Whole",
+    "read",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A worker has obtained a lease."""
+
+    kind: ClassVar[str] = "granted"
+    at: float
+    worker: int
+    pid: int
+    lease: int
+    """Counts the worker's leases."""
+    name: str
+    asked_at: float
+    valid_until: float
+    fence: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extended:
+    """A lease's deadline was seen to have moved: by `extend`, or by the watchdog a little earlier."""
+
+    kind: ClassVar[str] = "extended"
+    at: float
+    pid: int
+    lease: int
+    valid_until: float
+    by: str
+    """"extend" or "watchdog"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A worker does no longer rely on a lease; read before anything is sent to give it back."""
+
+    kind: ClassVar[str] = "ended"
+    at: float
+    pid: int
+    lease: int
+    valid_until: float
+    how: str
+    """"released", "lost", or "cancelled" (from outside)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A worker got an AcquireError instead of a lease."""
+
+    kind: ClassVar[str] = "refused"
+    at: float
+    pid: int
+    name: str
+    asked_at: float
+    wait: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """A worker, or its loop alone, stood still: stopped, starved or blocked."""
+
+    kind: ClassVar[str] = "stalled"
+    at: float
+    """When it went on."""
+    pid: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A worker's process no longer exists; read after it was reaped."""
+
+    kind: ClassVar[str] = "died"
+    at: float
+    pid: int
+    expected: bool
+    errors: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """What a forked child of a worker found wrong about its parent's leases."""
+
+    kind: ClassVar[str] = "forked"
+    at: float
+    pid: int
+    wrong: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """What reached a loop's exception handler, or an exception that no section expects."""
+
+    kind: ClassVar[str] = "stray"
+    at: float
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rested:
+    """A worker holds nothing and asks for nothing; what it has of the system's resources then."""
+
+    kind: ClassVar[str] = "rested"
+    at: float
+    worker: int
+    pid: int
+    tasks: int
+    files: int
+    kilobytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulted:
+    """A fault was there, from `at` to `until`."""
+
+    kind: ClassVar[str] = "faulted"
+    at: float
+    until: float
+    fault: str
+    target: str
+    """"node 2" or "worker 1"."""
+    error: str = ""
+    """Why it could not be made or healed: a failure of the suite itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All faults are over."""
+
+    kind: ClassVar[str] = "whole"
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Keys that a node should not have, with their milliseconds to live (-1: for ever)."""
+
+    kind: ClassVar[str] = "keys"
+    at: float
+    node: int
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+Event = (
+    Granted
+    | Extended
+    | Ended
+    | Refused
+    | Stalled
+    | Died
+    | Forked
+    | Stray
+    | Rested
+    | Faulted
+    | Whole
+    | Keys
+)
+
+_KINDS: dict[str, type[Event]] = {each.kind: each for each in get_args(Event)}
+
+
+class History:
+    """Appends to a history file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: Event) -> None:
+        """Append one event, by a single write: lines of different processes never mix."""
+        line = json.dumps({"event": event.kind, **asdict(event)}) + "\n"
+        os.write(self._file, line.encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read(path: Path) -> Iterator[Event]:
+    """All events of a file. Raises ValueError with the line that is none."""
+    with path.open() as file:
+        for line in file:
+            try:
+                fields = json.loads(line)
+                yield _KINDS[fields.pop("event")](**fields)
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"not a line of a history: {line!r}") from error

@@ -1,0 +1,208 @@
+"""Which faults come when: drawn from a seed, before anything runs.
+
+Whatever the claim of the library rests on must stand, or an overlap would prove nothing. So never more
+nodes are broken than the quorum can spare: in a fault, or back and not whole yet. A fault that makes
+a node forget behind its clients' backs comes alone, and only when all nodes have had the time to learn
+every lease: a node that was away knows nothing of those granted meanwhile.
+
+`beyond` drops all that on purpose: any number of nodes at once, most of all those that forget.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aioredlock2._demo.plan import guard_seconds, spare
+
+__all__ = ["GUARD_S", "NODE_FAULTS", "SETTLE_S", "TTL_S", "WORKER_FAULTS", "Fault", "Kind", "draw"]
+
+TTL_S = 1.5
+"""The longest ttl that workers ask for."""
+SETTLE_S = 2 * TTL_S
+"""In which every lease is renewed everywhere, or over."""
+GUARD_S = guard_seconds(TTL_S)
+"""A restarted node votes again by then."""
+RECONNECT_S = 1.2
+"""A node that can be reached again votes by then: idle clients redial once a second."""
+CLOCK_JUMP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a fault behaves in time."""
+
+    seconds: tuple[float, float]
+    after: float = RECONNECT_S
+    """How long its target is not whole when it is over."""
+    forgets: bool = False
+    """Keys vanish, and no client can know."""
+
+
+NODE_FAULTS = {
+    "frozen": Kind((0.2, 3.0)),
+    "killed, back empty": Kind((0.1, 2.0), GUARD_S),
+    "killed, back with its data": Kind((0.1, 2.0), GUARD_S),
+    "late": Kind((1.0, 4.0)),
+    "cut off": Kind((0.3, 3.0)),
+    "half-open": Kind((0.3, 4.0)),
+    "black hole": Kind((0.3, 4.0)),
+    "dripping": Kind((1.0, 4.0)),
+    "cut in mid-reply": Kind((0.5, 3.0)),
+    "refusing": Kind((0.2, 3.0)),
+    "hanging up": Kind((0.2, 3.0)),
+    "clients killed": Kind((0.2, 2.0)),
+    "paused": Kind((0.2, 3.0)),
+    "writes paused": Kind((0.2, 3.0)),
+    "scripts flushed": Kind((0.2, 3.0)),
+    "out of memory": Kind((0.5, 4.0)),
+    "password changed": Kind((0.5, 3.0)),
+    "right withdrawn": Kind((0.5, 3.0)),
+    "user deleted": Kind((0.5, 3.0)),
+    "in a slow script": Kind((0.2, 2.0)),
+    "a replica": Kind((1.0, 4.0), GUARD_S, forgets=True),
+    "emptied": Kind((0.1, 0.2), forgets=True),
+    "evicting": Kind((0.5, 2.0), forgets=True),
+    "clock ahead": Kind((0.5, 4.0), CLOCK_JUMP_S + TTL_S, forgets=True),
+    "clock behind": Kind((0.5, 4.0), forgets=True),
+}
+WORKER_FAULTS = {
+    "frozen": Kind((0.1, 3.0)),
+    "killed": Kind((0.0, 0.5)),
+    "blocked": Kind((0.1, 2.5)),
+    "cancelled": Kind((0.3, 2.0)),
+    "forked": Kind((0.1, 0.2)),
+}
+BEYOND = ("killed, back empty", "emptied", "evicting", "clock ahead")
+"""Enough of them at once let two holders in."""
+BEYOND_SHARE = 0.4
+NODE_PAUSE_S = 1.0
+WORKER_PAUSE_S = 2.0
+KIND_SHARE = 0.7
+"""Each chapter leaves some kinds out: what one fault covers up, its absence shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault, for one target."""
+
+    at: float
+    """Seconds since the chapter's start."""
+    seconds: float
+    what: str
+    """A name of `NODE_FAULTS` or `WORKER_FAULTS`."""
+    node: int | None = None
+    worker: int | None = None
+    seed: int
+    """For whatever else is to be drawn about it."""
+
+    @property
+    def kind(self) -> Kind:
+        """How it behaves in time."""
+        return (WORKER_FAULTS if self.node is None else NODE_FAULTS)[self.what]
+
+    @property
+    def target(self) -> str:
+        """For people: "node 2" or "worker 1"; both count from 1."""
+        if self.node is not None:
+            return f"node {self.node + 1}"
+        return f"worker {(self.worker or 0) + 1}"
+
+
+def draw(
+    rng: random.Random,
+    seconds: float,
+    *,
+    nodes: int,
+    workers: int,
+    beyond: bool = False,
+    without: Sequence[str] = (),
+) -> list[Fault]:
+    """The faults of one chapter, by the time they begin; `without` names what can't be done here."""
+    possible = [what for what in NODE_FAULTS if what not in without]
+    chosen = [what for what in possible if rng.random() < KIND_SHARE] or possible
+    for_nodes = _beyond(rng, seconds, nodes, chosen) if beyond else None
+    for_nodes = _within(rng, seconds, nodes, chosen) if for_nodes is None else for_nodes
+    return sorted(for_nodes + _for_workers(rng, seconds, workers), key=lambda fault: fault.at)
+
+
+def _within(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -> list[Fault]:
+    """Faults of nodes, never more at a time than can be spared."""
+    faults: list[Fault] = []
+    whole_at = [0.0] * nodes
+    at = 0.0
+    while (at := at + rng.expovariate(1 / NODE_PAUSE_S)) < seconds:
+        what = rng.choice(chosen)
+        kind = NODE_FAULTS[what]
+        if kind.forgets:
+            at = max(at, max(whole_at) + SETTLE_S)
+        else:
+            broken = sorted(each for each in whole_at if each > at)
+            if len(broken) >= spare(nodes):
+                at = broken[len(broken) - spare(nodes)]
+        node = rng.choice([index for index in range(nodes) if whole_at[index] <= at])
+        fault = _drawn(rng, at, what, kind, node=node)
+        whole = at + fault.seconds + kind.after
+        if whole > seconds:
+            continue
+        faults.append(fault)
+        whole_at[node] = whole
+        if kind.forgets:
+            at = whole + SETTLE_S
+    return faults
+
+
+def _beyond(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -> list[Fault]:
+    """Faults of any number of nodes, some of them at the same instant."""
+    faults: list[Fault] = []
+    whole_at = [0.0] * nodes
+    at = 0.0
+    while (at := at + rng.expovariate(1 / NODE_PAUSE_S)) < seconds:
+        forgetful = [what for what in BEYOND if what in chosen]
+        many = bool(forgetful) and rng.random() < BEYOND_SHARE
+        what = rng.choice(forgetful if many else chosen)
+        free = [index for index in range(nodes) if whole_at[index] <= at]
+        count = rng.randint(nodes // 2 + 1, nodes) if many else 1
+        for node in rng.sample(free, min(count, len(free))):
+            fault = _drawn(rng, at, what, NODE_FAULTS[what], node=node)
+            if at + fault.seconds + fault.kind.after <= seconds:
+                faults.append(fault)
+                whole_at[node] = at + fault.seconds + RECONNECT_S
+    return faults
+
+
+def _for_workers(rng: random.Random, seconds: float, workers: int) -> list[Fault]:
+    faults: list[Fault] = []
+    free_at = [0.0] * workers
+    at = 0.0
+    while (at := at + rng.expovariate(1 / WORKER_PAUSE_S)) < seconds:
+        what = rng.choice(list(WORKER_FAULTS))
+        free = [index for index in range(workers) if free_at[index] <= at]
+        if not free:
+            continue
+        worker = rng.choice(free)
+        fault = _drawn(rng, at, what, WORKER_FAULTS[what], worker=worker)
+        if at + fault.seconds + fault.kind.after <= seconds:
+            faults.append(fault)
+            free_at[worker] = at + fault.seconds + fault.kind.after
+    return faults
+
+
+def _drawn(
+    rng: random.Random,
+    at: float,
+    what: str,
+    kind: Kind,
+    *,
+    node: int | None = None,
+    worker: int | None = None,
+) -> Fault:
+    return Fault(
+        at=at,
+        seconds=rng.uniform(*kind.seconds),
+        what=what,
+        node=node,
+        worker=worker,
+        seed=rng.randrange(2**32),
+    )
