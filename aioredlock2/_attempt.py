@@ -11,6 +11,7 @@ import math
 import re
 
 from aioredlock2._core.ballot import UNREACHABLE, WON
+from aioredlock2._core.fence import seed
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._core.validity import valid_until
 from aioredlock2._engine import Round
@@ -18,7 +19,13 @@ from aioredlock2._hold import Hold
 from aioredlock2._node import NON_LOCK, Sighting
 from aioredlock2._session import Session
 from aioredlock2._turns import Turn, TurnMissed
-from aioredlock2.errors import AcquiredTooLate, AcquireError, LockContended, QuorumUnreachable
+from aioredlock2.errors import (
+    AcquiredTooLate,
+    AcquireError,
+    ConfigurationError,
+    LockContended,
+    QuorumUnreachable,
+)
 
 __all__ = ["Attempt"]
 
@@ -31,6 +38,7 @@ class Attempt:
     """One call of acquire."""
 
     __slots__ = (
+        "_fenced",
         "_give_up_at",
         "_key",
         "_look",
@@ -53,6 +61,7 @@ class Attempt:
         *,
         renew: bool,
         max_hold: float | None,
+        fenced: bool,
     ) -> None:
         self._session = session
         self._resource = resource
@@ -60,6 +69,7 @@ class Attempt:
         self._terms = terms
         self._renew = renew
         self._max_hold = max_hold
+        self._fenced = fenced
         self._started_at = session.runtime.clock()
         self._give_up_at = math.inf if wait is None else self._started_at + wait
         self._rounds = 0
@@ -81,10 +91,11 @@ class Attempt:
                 await self._contact()
             if turn.kept_since is not None:
                 await self._let_others_in(turn, turn.kept_since)
-            won = await session.engine.grant(self._key, self._terms)
+            grant = session.engine.grant
+            won = await grant(self._key, self._terms, fence_seed=self._seed())
             while not self._keeps(won):
                 await self._pause(won, turn)
-                won = await session.engine.grant(self._key, self._terms)
+                won = await grant(self._key, self._terms, fence_seed=self._seed())
         except BaseException:
             session.turns.leave(turn)
             raise
@@ -130,12 +141,24 @@ class Attempt:
         await self._session.contact(self._give_up_at)
         self._session.check_open()
 
+    def _seed(self) -> int:
+        """What fences begin with now, where nodes have no counter; 0 for a lock without a fence."""
+        if not self._fenced:
+            return 0
+        try:
+            return seed(self._session.runtime.wall_clock())
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
     def _keeps(self, asked: Round) -> bool:
-        """Whether `asked` is won, and in time."""
+        """Whether `asked` is won, in time, and with a fence if it takes one."""
         self._rounds += 1
-        if asked.verdict is not WON or self._session.closed:
+        if asked.verdict is not WON or self._session.closed or self._lacks_fence(asked):
             return False
         return self._session.runtime.clock() < valid_until(asked.started_at, self._terms)
+
+    def _lacks_fence(self, asked: Round) -> bool:
+        return self._fenced and not asked.fence
 
     async def _pause(self, asked: Round, turn: Turn) -> None:
         """Give back what a round has won in vain, and sleep; raises when the wait is over."""
@@ -177,7 +200,9 @@ class Attempt:
             UNREACHABLE: QuorumUnreachable,
         }
         kind = kinds.get(asked.verdict, LockContended)
-        if kind is AcquiredTooLate:
+        if kind is AcquiredTooLate and self._lacks_fence(asked):
+            kind, hint = QuorumUnreachable, "too few nodes confirmed its fence"
+        elif kind is AcquiredTooLate:
             took = self._session.runtime.clock() - asked.started_at
             hint = f"the round took {took:.3f} s of a ttl of {self._terms.ttl:g} s"
         elif look is not None and (foreign := _foreign(look)):

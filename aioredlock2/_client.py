@@ -146,6 +146,7 @@ class Redlock:
         wait: Seconds | EllipsisType | None = ...,
         renew: bool = True,
         max_hold: Seconds | None = MAX_HOLD_S,
+        fenced: bool = False,
         on_lost: OnLost = "cancel",
     ) -> Lock:
         """A request for `resource`; nothing is sent yet.
@@ -156,6 +157,8 @@ class Redlock:
         renew: extend in the background while it is held.
         max_hold: seconds it may be held in all, renewals included, at least `ttl`; None lifts the
             bound.
+        fenced: give each lease a `Lease.fence`, a number that grows from holder to holder. Takes one
+            more key per resource on each node, and a second round trip where nodes disagree.
         on_lost: "cancel" stops the body of `async with` at its next await and raises LeaseLost,
             "notify" only raises at the exit, "ignore" leaves quietly; `Lease.is_lost` and
             `Lease.lost()` tell in each case.
@@ -169,6 +172,8 @@ class Redlock:
             terms = self._terms_of[1]
         if not isinstance(renew, bool):
             raise wrong_type("renew", renew, "True or False")
+        if not isinstance(fenced, bool):
+            raise wrong_type("fenced", fenced, "True or False")
         no_bound = ", or None for no bound"
         if max_hold == MAX_HOLD_S:
             hold: float | None = max(MAX_HOLD_S, terms.ttl)  # the default gives way to the ttl
@@ -188,6 +193,7 @@ class Redlock:
             self._wait if wait is ... else _wait_of(wait),
             renew=renew,
             max_hold=hold,
+            fenced=fenced,
             on_lost=on_lost,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from aioredlock2._core.ballot import (
     PENDING,
+    WON,
     Ballot,
     Rule,
     grant_rule,
@@ -18,6 +19,7 @@ from aioredlock2._core.ballot import (
     renew_rule,
     revoke_rule,
 )
+from aioredlock2._core.fence import Candidate, candidate
 from aioredlock2._core.terms import LockTerms
 from aioredlock2._gate import Deadlines, Gate
 from aioredlock2._node import Node, NodeState, Request, Verb
@@ -28,7 +30,7 @@ from aioredlock2.outcomes import NodeOutcome, Vote
 __all__ = ["NEVER_SENT", "Engine", "Round", "closed_error"]
 
 NEVER_SENT = "never sent"
-GRANT, REVOKE = Verb.GRANT, Verb.REVOKE
+GRANT, GRANT_FENCED, CONFIRM, REVOKE = Verb.GRANT, Verb.GRANT_FENCED, Verb.CONFIRM, Verb.REVOKE
 
 
 def closed_error() -> ConfigurationError:
@@ -40,6 +42,7 @@ class Round(Ballot):
     """One question to all nodes, its votes, and who is told when it is decided."""
 
     __slots__ = (
+        "fence",
         "holds_place",
         "key",
         "on_closed",
@@ -60,6 +63,8 @@ class Round(Ballot):
         self.key = request.key
         self.token = request.token
         self.ttl_ms = request.ttl_ms
+        self.fence = 0
+        """What a fenced grant's counters came to, once that is settled."""
         self.started_at = started_at
         """Read just before the first byte left."""
         self.on_decided: Callable[[Round], None] | None = None
@@ -76,6 +81,15 @@ class Round(Ballot):
                 self.waiters = []
             self.waiters.append(waiter)
             await waiter
+
+    @property
+    def counters(self) -> dict[int, int]:
+        """The grant counters known so far, by node."""
+        return {
+            index: counter
+            for index, (vote, counter) in enumerate(zip(self.votes, self.causes, strict=True))
+            if vote is Vote.GRANTED and isinstance(counter, int)
+        }
 
     def on_verdict(self) -> None:
         """Free the place, wake whoever waits."""
@@ -107,18 +121,21 @@ class Engine:
         self._deadlines = Deadlines(loop, self._expire)
         self._closed = False
 
-    async def grant(self, key: bytes, terms: LockTerms) -> Round:
+    async def grant(self, key: bytes, terms: LockTerms, *, fence_seed: int = 0) -> Round:
         """One round to obtain `key` under a fresh token; returns when it is decided.
 
-        Whoever calls it judges the result (verdict *and* time) and calls `clean_up` unless it keeps
-        the lock. Cancelled at its one await, the round cleans up behind itself before it raises.
+        With a `fence_seed` it is asked with a fence, and returns when that is settled, or can't be.
+        Whoever calls it judges the result (verdict, fence *and* time) and calls `clean_up` unless it
+        keeps the lock. Cancelled at an await, the round cleans up behind itself before it raises.
         """
         if not self.gate.enter_now():
             await self.gate.wait(self.loop)  # cancelled here: nothing was sent yet
         if self._closed:
             self.gate.leave()
             raise closed_error()
-        request = Request(GRANT, key, self.runtime.new_token(), terms.ttl_ms)
+        verb = GRANT_FENCED if fence_seed else GRANT
+        request = Request(verb, key, self.runtime.new_token(), terms.ttl_ms)
+        request.fence = fence_seed
         asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
         asked.holds_place = self.gate
         for index, node in enumerate(self.nodes):
@@ -130,13 +147,52 @@ class Engine:
                 asked.skip(index, Vote.FAULTED, status.cause)
         if asked.verdict is PENDING or any(self._unanswered(asked)):
             self._deadlines.watch(asked, terms.node_timeout)
-        if asked.verdict is PENDING:
-            asked.waiters = [waiter := self.loop.create_future()]
-            try:
+        try:
+            if asked.verdict is PENDING:
+                asked.waiters = [waiter := self.loop.create_future()]
                 await waiter
-            except asyncio.CancelledError:
-                self.clean_up(asked)
-                raise
+            if fence_seed and asked.verdict is WON:
+                await self._settle_fence(asked, terms)
+        except asyncio.CancelledError:
+            self.clean_up(asked)
+            raise
+        return asked
+
+    async def _settle_fence(self, won: Round, terms: LockTerms) -> None:
+        """Find the fence of a round that was won: at once where a quorum agrees, else by confirmation.
+
+        Leaves it at 0 if too few nodes confirm. Stragglers' counters are taken into account as long as
+        they bring something new. See `_core/fence.py`.
+        """
+        known: dict[int, int] = {}
+        while (counters := won.counters) != known:
+            known = counters
+            wanted = candidate(counters)
+            if len(wanted.level) >= won.quorum:
+                won.fence = wanted.fence
+                return
+            confirmed = self._confirm(won, wanted, terms)
+            await confirmed.decided(self.loop)  # cancelled here: `grant` takes everything back
+            if confirmed.verdict is WON:
+                won.fence = wanted.fence
+                return
+
+    def _confirm(self, won: Round, wanted: Candidate, terms: LockTerms) -> Round:
+        """A round that counts the nodes which stand by a fence; only those behind are asked."""
+        request = Request(CONFIRM, won.key, won.token, won.ttl_ms)
+        asked = Round(len(self.nodes), renew_rule, request, self.runtime.clock())
+        for index, node in enumerate(self.nodes):
+            if index in wanted.level:
+                asked.cast(index, Vote.GRANTED)
+            elif index in wanted.behind:
+                request = Request(CONFIRM, won.key, won.token, won.ttl_ms)
+                request.fence, request.gap = wanted.fence, wanted.behind[index]
+                request.ballot = asked
+                node.ask(request)
+            else:
+                asked.skip(index, Vote.FAULTED, "its grant counter isn't known")
+        if asked.unheard:
+            self._deadlines.watch(asked, terms.node_timeout)
         return asked
 
     def renew(
@@ -220,7 +276,7 @@ class Engine:
         self._closed = True
         for ballot in self._deadlines.watched():
             if isinstance(ballot, Round) and ballot.verdict is PENDING:
-                if ballot.verb is GRANT:
+                if ballot.verb is GRANT or ballot.verb is GRANT_FENCED:
                     self.clean_up(ballot)
                 ballot.expire()
 

@@ -28,6 +28,8 @@ class Hold:
         "body",
         "due_at",
         "extensions",
+        "fence",
+        "granted",
         "held_since",
         "hold_until",
         "key",
@@ -66,6 +68,8 @@ class Hold:
         self.resource = resource
         self.key = won.key
         self.token = won.token
+        self.fence = won.fence
+        """0 without one."""
         self.terms = terms
         self.longest_ttl_ms = terms.ttl_ms
         """No node keeps a key of this token for longer."""
@@ -80,6 +84,8 @@ class Hold:
             self.valid_until = self.hold_until
         self.sent_to = sent_to
         """Nodes that may have this token's key, as a bit set."""
+        self.granted = won
+        """The round it was won by."""
         self.round = won
         """The latest round that counted."""
         self.turn = turn

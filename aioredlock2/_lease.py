@@ -16,7 +16,7 @@ from aioredlock2._hold import Hold
 from aioredlock2._node import ABSENT, Node
 from aioredlock2._runtime import digest
 from aioredlock2._session import Session
-from aioredlock2.errors import shown
+from aioredlock2.errors import ConfigurationError, shown
 from aioredlock2.outcomes import NodeOutcome, NodeRelease, Removal, Vote
 
 __all__ = ["Lease", "ReleaseReport"]
@@ -135,6 +135,22 @@ class Lease:
     def is_released(self) -> bool:
         """True once it was given back while it was held."""
         return self._hold.state is RELEASED
+
+    @property
+    def fence(self) -> int:
+        """Larger than the fence of every earlier lease of this resource; below 2**53.
+
+        Hand it on with each write that the lease protects, and let what is written refuse a smaller
+        one than it has seen: then a holder that was paused past its validity can do no harm.
+        Stays the same as long as the lease lives, and may be read after it.
+
+        Raises ConfigurationError unless the lock was asked for with `fenced=True`.
+        """
+        if not self._hold.fence:
+            raise ConfigurationError(
+                f"the lease of {shown(self.resource)} has no fence: lock with fenced=True"
+            )
+        return self._hold.fence
 
     @property
     def digest(self) -> str:

@@ -99,6 +99,7 @@ class Lock:
         *,
         renew: bool,
         max_hold: float | None,
+        fenced: bool,
         on_lost: OnLost,
     ) -> None:
         self._client = client
@@ -108,6 +109,7 @@ class Lock:
         self._wait = wait
         self._renew = renew
         self._max_hold = max_hold
+        self._fenced = fenced
         self._on_lost = on_lost
         self._entries: tuple[_Entry, ...] = ()
 
@@ -146,6 +148,7 @@ class Lock:
             wait,
             renew=self._renew,
             max_hold=self._max_hold,
+            fenced=self._fenced,
         )
 
     async def __aenter__(self) -> Lease:

@@ -1,6 +1,6 @@
 """What the engine knows of a node, and nothing more.
 
-A node is one independent voter. It is asked four things (`Verb`), always through one call,
+A node is one independent voter. It is asked a few things (`Verb`), always through one call,
 
     node.ask(request)
 
@@ -20,7 +20,11 @@ node:
     A grant or renewal is never sent twice because of a broken connection.
 5.  A request that is never sent is told by `ballot.skip` (vote FAULTED or MISSING).
 6.  A request may have no ballot: nobody waits for the answer, which is consumed and dropped.
-7.  Calls come from the loop's thread only and never raise.
+7.  A fenced grant also answers with the node's grant counter, as the vote's cause: an integer above
+    every value that the counter of this key ever had here. The counter never falls while the node
+    remembers it. A confirmation raises it to `fence` at least, and is granted only where the key is
+    still this token's. See `_core/fence.py`.
+8.  Calls come from the loop's thread only and never raise.
 
 The engine never branches on the kind of node; if it must, this contract is wrong.
 """
@@ -54,18 +58,34 @@ NON_LOCK = "the key holds a non-lock value"
 
 
 class Verb(enum.IntEnum):
-    """What a node can be asked. The first two are never sent to a node that is behind."""
+    """What a node can be asked.
+
+    The first four are never sent to a node that is behind, the first three not to one in its guard.
+    """
 
     GRANT = 0
-    RENEW = 1
-    REVOKE = 2
-    INSPECT = 3
+    GRANT_FENCED = 1
+    CONFIRM = 2
+    RENEW = 3
+    REVOKE = 4
+    INSPECT = 5
 
 
 class Request:
     """One question, the same for all nodes of a round."""
 
-    __slots__ = ("ballot", "data", "form", "key", "token", "ttl_ms", "until", "verb")
+    __slots__ = (
+        "ballot",
+        "data",
+        "fence",
+        "form",
+        "gap",
+        "key",
+        "token",
+        "ttl_ms",
+        "until",
+        "verb",
+    )
 
     def __init__(self, verb: Verb, key: bytes, token: bytes = b"", ttl_ms: int = 0) -> None:
         self.ballot: Ballot | None = None
@@ -78,6 +98,11 @@ class Request:
         self.until = 0.0
         """For a revoke that could not be sent: when the key has expired anyway. For a renewal: when
         the lease ends, after which nothing is sent for it."""
+        self.fence = 0
+        """For a fenced grant what the counter begins with where there is none; for a confirmation what
+        it must reach."""
+        self.gap = 0
+        """For a confirmation by how much the node's grant counter is below `fence`."""
         self.form: object = None
         self.data = b""
         """The bytes made first, and the form they are in: nodes that speak one dialect share them."""

@@ -28,11 +28,13 @@ def _suspend_counting_clock() -> Callable[[], float]:
 class Runtime:
     """Clock, randomness and tokens."""
 
-    __slots__ = ("_rng", "clock")
+    __slots__ = ("_rng", "clock", "wall_clock")
 
     def __init__(self) -> None:
         self.clock = _suspend_counting_clock()
         """Seconds since some fixed instant; counts suspend; steps of the wall clock don't touch it."""
+        self.wall_clock = time.time
+        """Seconds since 1970. Only fences begin at it; no decision about time is based on it."""
         self._rng: random.Random | None = None
 
     @property

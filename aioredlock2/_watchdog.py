@@ -338,6 +338,7 @@ class Watchdog:
         self._holds.pop(hold, None)
         self._fresh.pop(hold, None)
         self._schedule.remove(hold)
+        hold.granted.withdrawn = True
         if hold.latest is not None:
             hold.latest.withdrawn = True
         served, hold.extensions = hold.extensions, ()

@@ -35,8 +35,8 @@ OWED_MAX = 20_000
 """Deletes kept for a node that is away; the oldest beyond that are left to their ttl."""
 
 # Looking up a member of an enum takes a while, and these are needed for every request.
-GRANT, RENEW, REVOKE, UP, GRANTED = (
-    Verb.GRANT,
+CONFIRM, RENEW, REVOKE, UP, GRANTED = (
+    Verb.CONFIRM,
     Verb.RENEW,
     Verb.REVOKE,
     NodeState.UP,
@@ -115,9 +115,9 @@ class RedisNode:
         if link is None:
             self._alarm.set()
             return Vote.FAULTED, self._cause
-        if verb is GRANT and self._state is not UP:
-            # Only grants: what a node confirms to an extension, it can't have forgotten. Planting again
-            # is a grant too: a planted key would count, although a rival's may have been forgotten.
+        if verb <= CONFIRM and self._state is not UP:
+            # But extensions: what a node confirms to one, it can't have forgotten. Planting again is a
+            # grant too: a planted key would count, although a rival's may have been forgotten.
             return Vote.FAULTED, self._guard_text()
         if link.overdue and verb <= RENEW:
             # Only deletes go to a server that is behind: nothing piles up that could lock.
@@ -376,7 +376,7 @@ class RedisNode:
             return
         answer = dialect.read(form, request, reply)
         if isinstance(answer, Refusal):
-            self._ask_otherwise(form, request, refused, answer, str(reply))
+            self._ask_otherwise(form, request, refused, answer, dialect.error_in(reply))
             return
         vote, cause = answer
         verb = request.verb
@@ -403,23 +403,25 @@ class RedisNode:
         self, form: Form, request: Request, refused: Refused | None, refusal: Refusal, text: str
     ) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""
-        ballot = request.ballot
         for_good = refusal is Refusal.FOR_GOOD
         cause = dialect.cause_of(request, text)
         if refused is not None and (refused[1] or not for_good):
             cause, for_good = refused  # the first clear word is what the user should hear
         following = self._dialect.next_form(request.verb, form)
-        withdrawn = request.verb is RENEW and (
-            (ballot is not None and ballot.withdrawn)
-            or self._the_host.runtime.clock() >= request.until
-        )
-        if following is not None and not withdrawn:
+        if following is not None and self._is_wanted(request):
             self._send(following, request, (cause, for_good))
             return
         if following is None:
-            self._warn_once(f"allows no command to {request.verb.name.lower()} a lock: {cause}")
-        if ballot is not None:
-            ballot.cast(self._index, Vote.FAULTED, cause)
+            what = request.verb.name.lower().replace("grant_fenced", "grant and fence")
+            self._warn_once(f"allows no command to {what} a lock: {cause}")
+        if request.ballot is not None:
+            request.ballot.cast(self._index, Vote.FAULTED, cause)
+
+    def _is_wanted(self, request: Request) -> bool:
+        """Whether to ask once more: nothing that sets a key may follow the deletes of its token."""
+        if request.ballot is not None and request.ballot.withdrawn:
+            return False
+        return request.verb is not RENEW or self._the_host.runtime.clock() < request.until
 
     def _send(self, form: Form, request: Request, refused: Refused | None = None) -> None:
         if self._link is not None:

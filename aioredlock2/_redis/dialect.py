@@ -4,12 +4,23 @@ Each verb has *forms*, the native ones first. A connection prefers one form per 
 at connect, `greeting.py`) and moves on to the next when the server refuses it, within the same request:
 
     grant    SET key token NX PX ttl                            every server
+    fenced   MULTI, SET fence-key seed NX PX lifetime,          Redis >= 8.4, Valkey >= 8.1
+             SET key token NX PX ttl, INCR fence-key, EXEC
+             EVALSHA, then EVAL                                 others
+    confirm  MULTI, SET fence-key fence NX PX lifetime,         Redis >= 8.4, Valkey >= 8.1
+             SET key token IFEQ token PX ttl,
+             INCRBY fence-key gap, PEXPIRE fence-key lifetime, EXEC
+             EVALSHA, then EVAL                                 others
     renew    SET key token IFEQ token PX ttl                    Redis >= 8.4, Valkey >= 8.1
              EVALSHA, then EVAL                                 others
     revoke   DELEX key IFEQ token                               Redis >= 8.4 (redis.io, DELEX)
              DELIFEQ key token                                  Valkey >= 9.0 (valkey.io, DELIFEQ)
              EVALSHA, then EVAL                                 others
     inspect  GET key + PTTL key
+
+The fence key is `{key}:fence`, braces included: in a cluster's terms the same slot, unless the name has
+braces of its own. An error inside EXEC undoes nothing, and nothing has to be undone: counters only rise,
+also when the lock is refused or no longer ours (`_core/fence.py`).
 
 A revoke that finds nothing of ours is followed by EXISTS key where somebody reads the report.
 Two traps these forms avoid: DELEX without a condition deletes whatever is there, and SET ... IFEQ
@@ -25,6 +36,7 @@ from typing import Any, cast
 
 import hiredis
 
+from aioredlock2._core.fence import FENCE_MAX, LIFETIME_S
 from aioredlock2._node import ABSENT, NON_LOCK, Request, Sighting, Verb
 from aioredlock2._redis import scripts
 from aioredlock2.outcomes import Vote
@@ -42,6 +54,8 @@ __all__ = [
     "Refusal",
     "cause_of",
     "ends_the_link",
+    "error_in",
+    "fence_key",
     "is_passing",
     "pack",
     "pack_words",
@@ -75,12 +89,53 @@ class Form:
     """One way of asking."""
 
     name: str
-    pack: Callable[[Request], Command]
+    pack: Callable[[Request], Command | tuple[Command, ...]]
+    """The words of its command, or several commands if it has as many replies."""
     yes: object = ...
     """The reply that means "yes, your token"; nothing does if it is left out."""
     no: object = ...
     """The reply that means "no"."""
     replies: int = 1
+
+
+LIFETIME_MS = LIFETIME_S * 1000
+MULTI: Command = (b"MULTI",)
+EXEC: Command = (b"EXEC",)
+
+
+def fence_key(key: bytes) -> bytes:
+    """Where a node keeps the counter that belongs to a lock key."""
+    return b"{%b}:fence" % key
+
+
+def _fenced_grant(r: Request) -> tuple[Command, ...]:
+    counter = fence_key(r.key)
+    return (
+        MULTI,
+        (b"SET", counter, r.fence, b"NX", b"PX", LIFETIME_MS),
+        (b"SET", r.key, r.token, b"NX", b"PX", r.ttl_ms),
+        (b"INCR", counter),
+        EXEC,
+    )
+
+
+def _confirmation(r: Request) -> tuple[Command, ...]:
+    counter = fence_key(r.key)
+    return (
+        MULTI,
+        (b"SET", counter, r.fence, b"NX", b"PX", LIFETIME_MS),
+        (b"SET", r.key, r.token, b"IFEQ", r.token, b"PX", r.ttl_ms),
+        (b"INCRBY", counter, r.gap),
+        (b"PEXPIRE", counter, LIFETIME_MS),
+        EXEC,
+    )
+
+
+def _fence_script(how: bytes, script: bytes) -> Callable[[Request], Command]:
+    return lambda r: (
+        *(how, script, 2, r.key, fence_key(r.key)),
+        *(r.token, r.fence, LIFETIME_MS, r.ttl_ms),
+    )
 
 
 def _renew_script(how: bytes, script: bytes) -> Callable[[Request], Command]:
@@ -98,6 +153,12 @@ SET_IFEQ = Form(
     b"OK",
     None,
 )
+FENCED = Form("MULTI INCR", _fenced_grant, replies=5)
+FENCED_EVALSHA = Form("EVALSHA", _fence_script(b"EVALSHA", scripts.GRANT_FENCED.sha1), no=None)
+FENCED_EVAL = Form("EVAL", _fence_script(b"EVAL", scripts.GRANT_FENCED.text), no=None)
+CONFIRM = Form("MULTI INCRBY", _confirmation, replies=6)
+CONFIRM_EVALSHA = Form("EVALSHA", _fence_script(b"EVALSHA", scripts.CONFIRM.sha1), 1, 0)
+CONFIRM_EVAL = Form("EVAL", _fence_script(b"EVAL", scripts.CONFIRM.text), 1, 0)
 DELEX = Form("DELEX", lambda r: (b"DELEX", r.key, b"IFEQ", r.token), 1, 0)
 DELIFEQ = Form("DELIFEQ", lambda r: (b"DELIFEQ", r.key, r.token), 1, 0)
 RENEW_EVALSHA = Form("EVALSHA", _renew_script(b"EVALSHA", scripts.RENEW.sha1), 1, 0)
@@ -106,10 +167,12 @@ REVOKE_EVALSHA = Form("EVALSHA", _revoke_script(b"EVALSHA", scripts.REVOKE.sha1)
 REVOKE_EVAL = Form("EVAL", _revoke_script(b"EVAL", scripts.REVOKE.text), 1, 0)
 WHOSE = Form("EXISTS", lambda r: (b"EXISTS", r.key))
 """Asked after a revoke that found nothing of ours, to tell an expired key from a foreign one."""
-INSPECT = Form("GET PTTL", lambda _: (), replies=2)
+INSPECT = Form("GET PTTL", lambda r: ((b"GET", r.key), (b"PTTL", r.key)), replies=2)
 
 FORMS: dict[Verb, tuple[Form, ...]] = {
     Verb.GRANT: (SET_NX,),
+    Verb.GRANT_FENCED: (FENCED, FENCED_EVALSHA, FENCED_EVAL),
+    Verb.CONFIRM: (CONFIRM, CONFIRM_EVALSHA, CONFIRM_EVAL),
     Verb.RENEW: (SET_IFEQ, RENEW_EVALSHA, RENEW_EVAL),
     Verb.REVOKE: (DELEX, DELIFEQ, REVOKE_EVALSHA, REVOKE_EVAL),
     Verb.INSPECT: (INSPECT,),
@@ -119,7 +182,7 @@ NATIVE = frozenset((SET_IFEQ, DELEX, DELIFEQ))
 
 def probe_command(form: Form, key: bytes, token: bytes) -> bytes:
     """The real command on a key that never exists: it changes nothing and tells what is allowed."""
-    return pack_words(form.pack(Request(Verb.REVOKE, key, token, 1)))
+    return _packed(form, Request(Verb.REVOKE, key, token, 1))
 
 
 def pack_words(words: Command) -> bytes:
@@ -128,14 +191,18 @@ def pack_words(words: Command) -> bytes:
     return cast("bytes", hiredis.pack_command(words))  # type: ignore[arg-type]
 
 
+def _packed(form: Form, request: Request) -> bytes:
+    said = form.pack(request)
+    if form.replies == 1:
+        return pack_words(cast("Command", said))
+    return b"".join(pack_words(words) for words in cast("tuple[Command, ...]", said))
+
+
 def pack(form: Form, request: Request) -> bytes:
     """The bytes of `request` in this form; those of the form asked for first are made once."""
     if request.form is form:
         return request.data
-    if form is INSPECT:
-        data = pack_words((b"GET", request.key)) + pack_words((b"PTTL", request.key))
-    else:
-        data = pack_words(form.pack(request))
+    data = _packed(form, request)
     if request.form is None:
         request.form, request.data = form, data
     return data
@@ -163,8 +230,10 @@ def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
         return NO
     if isinstance(reply, hiredis.ReplyError):
         return _read_error(form, request, str(reply))
-    if form is INSPECT:
-        return _read_inspection(request, reply)
+    if form.replies > 1:
+        return _read_parts(form, request, cast("list[object]", reply))
+    if type(reply) is int and request.verb is Verb.GRANT_FENCED:
+        return _read_counter(reply)
     if form is WHOSE:
         return Vote.DENIED, "another value" if reply == 1 else ABSENT
     return Vote.FAULTED, Doubt(f"unexpected reply to {form.name} of type {type(reply).__name__}")
@@ -204,16 +273,45 @@ def is_passing(cause: str) -> bool:
     return cause.startswith(("LOADING", "BUSY", "MISCONF", "MASTERDOWN", "NOREPLICAS"))
 
 
-def _read_inspection(request: Request, reply: object) -> Answer:
-    value, ttl_ms = cast("list[Any]", reply)
-    for part in (value, ttl_ms):
-        if isinstance(part, hiredis.ReplyError):
-            answer = _read_error(INSPECT, request, str(part))
-            return (
-                answer
-                if isinstance(answer, tuple)
-                else (Vote.FAULTED, cause_of(request, str(part)))
-            )
+def _read_parts(form: Form, request: Request, replies: list[object]) -> Answer | Refusal:
+    """The answer to several commands: the first error among their replies, or what they say together."""
+    text = next((str(part) for part in replies if isinstance(part, hiredis.ReplyError)), None)
+    if text is not None:
+        answer = _read_error(form, request, text)
+        if form is INSPECT and isinstance(answer, Refusal):
+            return Vote.FAULTED, cause_of(request, text)
+        return answer
+    if form is INSPECT:
+        return _read_inspection(*replies)
+    match replies[-1]:
+        case [_, b"OK", int(counter)] if form is FENCED:
+            return _read_counter(counter)
+        case [_, b"OK", int(), _] if form is CONFIRM:
+            return YES
+        case [_, None, *_]:
+            return NO
+        case [_, hiredis.ReplyError() as error, *_]:
+            return _read_error(form, request, str(error))
+        case [_, b"OK", hiredis.ReplyError() as error, *_]:
+            # The key is ours, and will be taken back: it only doesn't count.
+            return Vote.FAULTED, "the fence key: " + cause_of(request, str(error))
+    return Vote.FAULTED, Doubt(f"unexpected reply to {form.name}")
+
+
+def error_in(reply: object) -> str:
+    """The text of the first error in a reply, however deep; empty if there is none."""
+    if isinstance(reply, list):
+        return next(filter(None, map(error_in, reply)), "")
+    return str(reply) if isinstance(reply, hiredis.ReplyError) else ""
+
+
+def _read_counter(counter: int) -> Answer:
+    if counter > FENCE_MAX:
+        return Vote.FAULTED, "the fence key: beyond 2**53"
+    return Vote.GRANTED, counter
+
+
+def _read_inspection(value: Any, ttl_ms: Any) -> Answer:
     if value is None or ttl_ms == -2:
         return Vote.DENIED, None
     return Vote.GRANTED, Sighting(value, ttl_ms)
@@ -229,6 +327,10 @@ class Dialect:
         """For each verb the form to try first."""
         for verb, form in (preferred or {}).items():
             self.preferred[verb] = form
+        if self.preferred[Verb.RENEW] is not SET_IFEQ:
+            # Without IFEQ there is no confirmation by native commands.
+            self.preferred[Verb.GRANT_FENCED] = FENCED_EVALSHA
+            self.preferred[Verb.CONFIRM] = CONFIRM_EVALSHA
 
     def next_form(self, verb: Verb, refused: Form) -> Form | None:
         """The form to try after `refused`, or None when all were tried in turn.
@@ -243,8 +345,8 @@ class Dialect:
     def prefer(self, verb: Verb, worked: Form) -> None:
         """Begin with this form from now on."""
         # EVAL has loaded the script: the short form serves from here.
-        by_name = {RENEW_EVAL: RENEW_EVALSHA, REVOKE_EVAL: REVOKE_EVALSHA}
-        self.preferred[verb] = by_name.get(worked, worked)
+        forms = FORMS[verb]
+        self.preferred[verb] = forms[-2] if worked.name == "EVAL" else worked
 
     @property
     def commands(self) -> tuple[str, str]:

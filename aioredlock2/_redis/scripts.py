@@ -1,4 +1,4 @@
-"""The two Lua scripts, for servers (or users) without the native conditional commands.
+"""The Lua scripts, for servers (or users) without the native conditional commands.
 
 Without a `#!lua` line on purpose: a script with one is refused at maxmemory, these are not, because
 they call no command that needs memory. All keys are declared, so single-slot proxies work.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["RENEW", "REVOKE", "Script"]
+__all__ = ["CONFIRM", "GRANT_FENCED", "RENEW", "REVOKE", "Script"]
 
 
 class Script:
@@ -27,4 +27,21 @@ REVOKE = Script(
 RENEW = Script(
     "if redis.call('GET',KEYS[1])==ARGV[1] then "
     "return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 0"
+)
+# KEYS: the lock key, the fence key. ARGV: token, seed or fence, the fence key's lifetime, ttl.
+# Lua's numbers are doubles: a counter is exact below 2**53, and written without an exponent. Where the
+# fence key holds something else, GET's error or the text is no number either.
+GRANT_FENCED = Script(
+    "local held=redis.call('GET',KEYS[1]) if held and held~=ARGV[1] then return false end "
+    "local was=tonumber(tostring(redis.pcall('GET',KEYS[2]) or 0)) "
+    "if not was then return redis.error_reply('ERR the fence key is no number') end "
+    "local counter=math.max(was+1,tonumber(ARGV[2])) "
+    "redis.call('SET',KEYS[2],string.format('%.0f',counter),'PX',ARGV[3]) "
+    "redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[4]) return counter"
+)
+CONFIRM = Script(
+    "if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end "
+    "local was=tonumber(tostring(redis.pcall('GET',KEYS[2]) or 0)) "
+    "if not was then return redis.error_reply('ERR the fence key is no number') end "
+    "if was<tonumber(ARGV[2]) then redis.call('SET',KEYS[2],ARGV[2],'PX',ARGV[3]) end return 1"
 )

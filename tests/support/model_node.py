@@ -89,6 +89,8 @@ class ModelServer:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._keys: dict[bytes, tuple[bytes, float]] = {}
+        self.counters: dict[bytes, int] = {}
+        """By lock key; unlike a server's they live as long as they are not wiped."""
         self._frozen: list[Callable[[], None]] | None = None
 
     def get(self, key: bytes) -> tuple[bytes, float] | None:
@@ -114,6 +116,7 @@ class ModelServer:
     def wipe(self) -> None:
         """Forget everything, as a restart without persistence does."""
         self._keys.clear()
+        self.counters.clear()
 
     def freeze(self) -> None:
         """Stop the process: what arrives waits."""
@@ -141,6 +144,17 @@ class ModelServer:
         match request.verb:
             case Verb.GRANT if stored is None:
                 self.put(request.key, request.token, ttl)
+            case Verb.GRANT_FENCED:
+                counter = self._count(request, 1)
+                if stored is not None:
+                    return Vote.DENIED, None
+                self.put(request.key, request.token, ttl)
+                return Vote.GRANTED, counter
+            case Verb.CONFIRM:
+                self._count(request, request.gap)
+                if not mine:
+                    return Vote.DENIED, None
+                self.put(request.key, request.token, ttl)
             case Verb.RENEW if mine:
                 self.put(request.key, request.token, ttl)
             case Verb.REVOKE if mine:
@@ -152,6 +166,12 @@ class ModelServer:
             case _:
                 return Vote.DENIED, None
         return Vote.GRANTED, None
+
+    def _count(self, request: Request, step: int) -> int:
+        """Raise a counter, as the plain encoding does: whoever asks, and whatever comes of it."""
+        counter = self.counters.get(request.key, request.fence) + step
+        self.counters[request.key] = counter
+        return counter
 
 
 class _Pipe:
@@ -319,7 +339,7 @@ class ModelNode:
         """Why a request isn't sent now, and the vote that stands for it."""
         if self._there is None:
             return Vote.FAULTED, self._cause
-        if verb is Verb.GRANT or verb is Verb.RENEW:
+        if verb <= Verb.RENEW:
             if self._state is not NodeState.UP:
                 return Vote.FAULTED, self._cause
             if next(iter(self._open), self._asked) < self._catch_up_to:

@@ -5,7 +5,7 @@ the next timer, so an hour of leases takes milliseconds and is the same each tim
 
     loop.time()       drives the timers; stands still while the machine is suspended
     loop.boottime()   what leases are judged by (`VirtualRuntime.clock`): goes on during suspend
-    the wall clock    is not simulated: nothing may read it
+    the wall clock    is the boottime clock, counted from 2030: only fences begin at it
 
 `loop.block` lets time pass inside a callback, like code that hogs the loop; `loop.suspend` lets it pass
 for the boottime clock only. When nothing is scheduled at all the test would hang: that is `Stuck`.
@@ -41,6 +41,7 @@ START_S = 1000.0
 BOOT_S = 50_000.0
 """The clocks differ from the start, so that whoever mixes them up is found out. The larger one has the
 coarser floats: an instant by it that is not reached yet is always reached by a timer."""
+WALL_S = 1_900_000_000.0
 TURNS_MAX = 200_000
 """Loop turns without any time passing, after which the loop is taken to spin."""
 LAST_TURNS = 3
@@ -116,6 +117,7 @@ class VirtualRuntime(Runtime):
 
     def __init__(self, loop: VirtualLoop, seed: object = 0) -> None:
         self.clock = loop.boottime
+        self.wall_clock = lambda: WALL_S + loop.boottime()
         self._rng = random.Random(f"{seed} jitter")
         self._tokens = random.Random(f"{seed} tokens")
 

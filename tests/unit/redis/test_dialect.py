@@ -18,6 +18,8 @@ from aioredlock2.outcomes import Vote
 KEY, TOKEN = b"redlock:x", b"0123456789abcdef0123456789abcdef"
 ALL_FORMS = [(verb, form) for verb, forms in FORMS.items() for form in forms]
 LOCKING = [(verb, form) for verb, form in ALL_FORMS if verb is not Verb.INSPECT]
+PLAIN = [(verb, form) for verb, form in LOCKING if verb not in (Verb.GRANT_FENCED, Verb.CONFIRM)]
+"""One command and a yes or no: fences have a file of their own (test_dialect_fence.py)."""
 RENEWING, REVOKING = FORMS[Verb.RENEW], FORMS[Verb.REVOKE]
 
 
@@ -98,13 +100,13 @@ def test_an_inspection_asks_for_value_and_time_left_at_once() -> None:
 
 @given(key=st.binary(min_size=1, max_size=50), ttl_ms=st.integers(1, 2**53))
 def test_f110_names_of_any_bytes_arrive_whole(key: bytes, ttl_ms: int) -> None:
-    for verb, form in LOCKING:
+    for verb, form in PLAIN:
         command = asked(form, request_of(verb, key, ttl_ms=ttl_ms))
         assert key in command
         assert TOKEN in command
 
 
-@pytest.mark.parametrize(("verb", "form"), LOCKING, ids=name_of)
+@pytest.mark.parametrize(("verb", "form"), PLAIN, ids=name_of)
 def test_f063_f109_nothing_is_ever_set_without_px_or_deleted_without_comparing(
     verb: Verb, form: Form
 ) -> None:
@@ -119,7 +121,7 @@ def test_f063_f109_nothing_is_ever_set_without_px_or_deleted_without_comparing(
 
 
 def test_f105_scripts_are_known_by_the_digest_of_their_text() -> None:
-    for script in (scripts.RENEW, scripts.REVOKE):
+    for script in (scripts.GRANT_FENCED, scripts.CONFIRM, scripts.RENEW, scripts.REVOKE):
         digest = hashlib.sha1(script.text).hexdigest()  # noqa: S324 - as the server does
         assert script.sha1 == digest.encode()
         assert not script.text.startswith(b"#!")
@@ -162,7 +164,7 @@ UNLIKE: list[object] = [
 """Close to an answer, and none."""
 
 
-@pytest.mark.parametrize(("verb", "form"), LOCKING, ids=name_of)
+@pytest.mark.parametrize(("verb", "form"), PLAIN, ids=name_of)
 def test_only_the_exact_reply_is_a_yes_or_a_no(verb: Verb, form: Form) -> None:
     yes, no = {
         "SET": (b"OK", None),
