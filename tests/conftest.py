@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import random
+import signal
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -36,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"AIOREDLOCK2_TEST_LOOP={LOOP} is not asyncio, debug or uvloop")
     config.stash[VERSIONS] = []
     config.option.asyncio_debug = LOOP == "debug"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Run in the background of a script: the programs that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
