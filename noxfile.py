@@ -69,6 +69,13 @@ def loops(session: nox.Session, mode: str) -> None:
 
 
 @nox.session
+def models(session: nox.Session) -> None:
+    """Every state of the models: a quarter of an hour. Words select cases by their names."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.models", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The code blocks of the README and the documentation."""
     session.install("-e", ".[test]")

@@ -26,9 +26,13 @@ from tests.faults.plan import GUARD_S, SETTLE_S, TTL_S, Fault, draw
 __all__ = ["AFTERMATH_S", "play"]
 
 CONVERGE_S = GUARD_S + 2.0
+CANCEL_S = 1.0
+"""At the end many calls are cancelled while all nodes are there: none may leave a key behind."""
+CLEAN_S = 0.4
+"""What was given back is deleted by then, far sooner than it would run out."""
 QUIET_S = TTL_S + 0.5
 """No key outlives its last release by more than its ttl."""
-AFTERMATH_S = CONVERGE_S + QUIET_S + 3.0
+AFTERMATH_S = CONVERGE_S + CANCEL_S + QUIET_S + 3.0
 """What a chapter takes besides its faults, about."""
 
 THREADS = 16
@@ -56,11 +60,14 @@ def play(
         arena.mend()
         record.write(Whole(at=now()))
         time.sleep(CONVERGE_S)
+        crew.cancel(CANCEL_S)
         crew.rest()
-        time.sleep(QUIET_S)
-        for index, server in enumerate(arena.servers):
-            if keys := arena.lock_keys(server):
-                record.write(Keys(at=now(), node=index, keys=keys))
+        for seconds in (CLEAN_S, QUIET_S):
+            # Whatever came of the faults has run out by the first look: all is given back cleanly.
+            time.sleep(seconds)
+            for index, server in enumerate(arena.servers):
+                if keys := arena.lock_keys(server):
+                    record.write(Keys(at=now(), node=index, keys=keys))
 
 
 class _Harm:

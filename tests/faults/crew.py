@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +45,12 @@ class Crew:
         self._orders = {"do": "work", "history": str(history), "seed": seed}
         for child in self._children:
             _tell(child, self._orders)
+
+    def cancel(self, seconds: float) -> None:
+        """All workers cancel what they do, here and there, for so long."""
+        for child in self._children:
+            _tell(child, {"do": "cancel", "seconds": seconds})
+        time.sleep(seconds)
 
     def rest(self) -> None:
         """Return when nobody holds anything or asks for anything."""

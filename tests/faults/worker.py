@@ -45,7 +45,7 @@ __all__ = ["NODE_TIMEOUT_S"]
 
 NODE_TIMEOUT_S = 0.1
 CONTENDERS = 3
-NAMES = [f"account:{number}" for number in range(6)]
+NAMES = [f"account:{number}" for number in range(8)]
 PAUSE_S = (0.005, 0.1)
 LOOK_S = 0.1
 """How often deadlines are looked at."""
@@ -256,7 +256,7 @@ class Worker:
         wait = rng.choice([0.0, 0.5, 3.0, None, None])
         asked_at = now()
         try:
-            if rng.random() < 0.25:
+            if rng.random() < 0.2:
                 await self._by_hand(name, wait, asked_at)
             else:
                 await self._in_block(name, wait, asked_at)
@@ -280,7 +280,7 @@ class Worker:
     async def _in_block(self, name: str, wait: float | None, asked_at: float) -> None:
         """`async with`, mostly short, sometimes so long that it takes renewals."""
         rng = self._rng
-        is_long = rng.random() < 0.1
+        is_long = rng.random() < 0.06
         seconds = rng.uniform(0.5, 1.6) * TTL_S if is_long else rng.uniform(0.001, 0.03)
         on_lost = rng.choice(["cancel", "cancel", "notify"])
         async with self._lock(name, wait, on_lost=on_lost) as lease:
