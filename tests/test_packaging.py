@@ -52,7 +52,9 @@ def test_the_metadata_says_what_runs_it(metadata: Message) -> None:
     assert ">=3.11" == metadata["Requires-Python"]
     assert "MIT" == metadata["License-Expression"]
     extras = metadata.get_all("Provides-Extra") or []
-    assert {"all", "cli", "demo", "dev", "embedded", "lint", "test", "uvloop"} == set(extras)
+    assert {"all", "cli", "demo", "dev", "embedded", "faults", "lint", "test", "uvloop"} == set(
+        extras
+    )
 
 
 def test_the_command_is_installed(wheel: Path) -> None:
