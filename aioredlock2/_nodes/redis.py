@@ -9,15 +9,15 @@ import asyncio
 import logging
 import math
 import os
-from contextvars import Context
 from typing import cast
 
 from aioredlock2._node import NodeHost, NodeState, NodeStatus, Request, Verb
 from aioredlock2._redis import dialect
-from aioredlock2._redis.contact import connect
+from aioredlock2._redis.debts import Debts
 from aioredlock2._redis.dialect import Dialect, Form, Refusal
+from aioredlock2._redis.dialling import Dialling
 from aioredlock2._redis.greeting import Greeting
-from aioredlock2._redis.handshake import Dialer, DialError
+from aioredlock2._redis.handshake import Dialer
 from aioredlock2._redis.transport import Link
 from aioredlock2.outcomes import Vote
 
@@ -25,14 +25,10 @@ __all__ = ["RedisNode"]
 
 logger = logging.getLogger("aioredlock2")
 
-REDIAL_S_FIRST = 0.02
-REDIAL_S_UNFIT = 1.0
 STABLE_S = 1.0
 """A link that lived shorter counts as a failed dial: no tight loop with a server that hangs up."""
 REPAY_S = 0.2
 """A delete that met a server which was loading or busy is sent again after so long."""
-OWED_MAX = 20_000
-"""Deletes kept for a node that is away; the oldest beyond that are left to their ttl."""
 
 # Looking up a member of an enum takes a while, and these are needed for every request.
 CONFIRM, RENEW, REVOKE, UP, GRANTED = (
@@ -57,7 +53,6 @@ class RedisNode:
         self.name = self._dialer.name
         self.address = self._dialer.address
         self._probe_key = probe_key
-        self._dial_number = 0
         self._reset()
         # What is known of the server outlives the connection.
         self._memory_id: str | None = None
@@ -72,15 +67,13 @@ class RedisNode:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._up_at = 0.0
-        self._pause = REDIAL_S_FIRST
         self._dialect = Dialect()
         self._state = NodeState.CONNECTING
         self._cause = "not connected yet"
-        self._dialling: asyncio.Task[None] | None = None
-        self._alarm = asyncio.Event()
+        self._dialling: Dialling | None = None
         self._guard: asyncio.TimerHandle | None = None
         self._guard_until = 0.0
-        self._owed: dict[bytes, Request] = {}
+        self._debts = Debts()
         self._paying: asyncio.TimerHandle | None = None
 
     # Asked by the engine.
@@ -91,7 +84,8 @@ class RedisNode:
         self._state, self._cause = NodeState.CONNECTING, "not connected yet"
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._start_dialling(at_once=True)
+        self._dialling = Dialling(self._dialer, self._probe_key, self, host)
+        self._dialling.start(at_once=True)
 
     def ask(self, request: Request) -> None:
         """Put one request on its way; see `_node.py`."""
@@ -113,7 +107,7 @@ class RedisNode:
     def _why_not(self, link: Link | None, verb: Verb) -> tuple[Vote, str] | None:
         """The broken vote of a request that must not be sent now, or None if it may."""
         if link is None:
-            self._alarm.set()
+            self.hurry()
             return Vote.FAULTED, self._cause
         if verb <= CONFIRM and self._state is not UP:
             # But extensions: what a node confirms to one, it can't have forgotten. Planting again is a
@@ -131,8 +125,8 @@ class RedisNode:
 
     def hurry(self) -> None:
         """Somebody waits for this node: dial soon if it is not connected."""
-        if self._link is None:
-            self._alarm.set()
+        if self._link is None and self._dialling is not None:
+            self._dialling.hurry()
 
     def regard(self) -> None:
         """The guard period has changed: judge again whether this node votes."""
@@ -154,10 +148,9 @@ class RedisNode:
 
     def drop(self) -> None:
         """Let go of everything at once, also when the loop it was opened in is closed."""
-        link, task, loop = self._link, self._dialling, self._loop
+        link, dialling, loop = self._link, self._dialling, self._loop
         guard, paying = self._guard, self._paying
         forked = os.getpid() != self._pid
-        self._dial_number += 1
         self._reset()
         self._state, self._cause = NodeState.DOWN, "the client is closed"
         if loop is None or loop.is_closed() or forked:
@@ -167,72 +160,11 @@ class RedisNode:
         for timer in (guard, paying):
             if timer is not None:
                 timer.cancel()
-        if task is not None:
-            task.cancel()
+        if dialling is not None:
+            dialling.stop()
         if link is not None:
             link.attach(None)
             link.close()
-
-    # Dialling.
-
-    def _start_dialling(self, *, at_once: bool) -> None:
-        if at_once:
-            self._pause = REDIAL_S_FIRST
-        self._dial_number += 1
-        self._dialling = self._the_loop.create_task(
-            self._dial_until_up(self._dial_number, at_once=at_once),
-            name=f"aioredlock2 dials {self.name}",
-            context=Context(),  # not that of the request which happens to be the first
-        )
-
-    async def _dial_until_up(self, number: int, *, at_once: bool) -> None:
-        """Dial until a server is there that may vote. Cancelled only by `drop` or the loop's end.
-
-        On Python 3.11 a cancellation may be swallowed below (asyncio.wait_for, which redis-py uses),
-        so after each await `number` tells whether this dialling is still wanted.
-        """
-        cap = None
-        while number == self._dial_number:
-            if not at_once:
-                await self._rest(cap)
-                if number != self._dial_number:
-                    return
-            at_once, cap = False, None
-            token = self._the_host.runtime.new_token()
-            try:
-                link, greeting = await connect(self._dialer, self._probe_key, token)
-            except DialError as error:
-                if number == self._dial_number:
-                    self._fail(str(error))
-                continue
-            if number != self._dial_number:
-                link.close()
-                return
-            if unfit := greeting.unfit or self._double(greeting):
-                link.close()
-                cap = self._fail(unfit, unfit=True)
-            else:
-                self._dialling = None
-                self._rise(link, greeting)
-                return
-
-    async def _rest(self, cap: float | None) -> None:
-        """Sleep between dials: jittered, and cut short when somebody comes to wait."""
-        host, alarm = self._the_host, self._alarm
-        started_at = host.runtime.clock()
-        drawn = self._pause * (0.5 + host.runtime.rng.random() / 2)
-        self._pause = min(self._pause * 2, REDIAL_S_UNFIT)
-        while True:
-            longest = host.redial_cap() if cap is None else cap
-            left = started_at + min(drawn, longest) - host.runtime.clock()
-            if left <= 0:
-                return
-            alarm.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await alarm.wait()
-            except TimeoutError:
-                return
 
     @property
     def _the_host(self) -> NodeHost:
@@ -242,14 +174,17 @@ class RedisNode:
     def _the_loop(self) -> asyncio.AbstractEventLoop:
         return cast("asyncio.AbstractEventLoop", self._loop)
 
-    def _double(self, greeting: Greeting) -> str:
-        if greeting.run_id is None:
-            return ""
+    # Told by the dialling.
+
+    def unfit(self, greeting: Greeting) -> str:
+        """Why the server that answered must not vote; empty if it may."""
+        if greeting.unfit or greeting.run_id is None:
+            return greeting.unfit
         other = self._the_host.claim(self, greeting.run_id)
         return f"is the same server as {other}" if other else ""
 
-    def _fail(self, cause: str, *, unfit: bool = False) -> float | None:
-        """Note a failed dial; the longest pause before the next, or None for the host's."""
+    def failed(self, cause: str, *, unfit: bool) -> None:
+        """One dial brought nothing."""
         news = self._state is not NodeState.DOWN or (unfit and self._cause != cause)
         self._state, self._cause = NodeState.DOWN, cause
         if news:
@@ -259,11 +194,9 @@ class RedisNode:
             self._the_host.changed(self)
         else:
             logger.debug("node %s is still down: %s", self.name, cause)
-        return REDIAL_S_UNFIT if unfit else None
 
-    # Up, guarded, lost.
-
-    def _rise(self, link: Link, greeting: Greeting) -> None:
+    def rose(self, link: Link, greeting: Greeting) -> None:
+        """Connected: judge what is there."""
         host = self._the_host
         now = host.runtime.clock()
         self._alive_since = self._start_of(greeting, now)
@@ -292,6 +225,8 @@ class RedisNode:
         if self._memory_id is not None or greeting.uptime is None or greeting.uptime < 0:
             return now
         return now - greeting.uptime
+
+    # Guarded, lost.
 
     def _judge(self) -> None:
         """Whether this node votes now; looks again when the guard ends."""
@@ -325,7 +260,7 @@ class RedisNode:
         self._state, self._cause = NodeState.DOWN, cause
         logger.warning("node %s is down: %s", self.name, cause)
         lived = self._the_host.runtime.clock() - self._up_at
-        self._start_dialling(at_once=lived >= STABLE_S)
+        cast("Dialling", self._dialling).start(at_once=lived >= STABLE_S)
         for slot in unanswered:
             request = slot[1] if isinstance(slot, tuple) else slot
             if request.verb is REVOKE:
@@ -335,25 +270,17 @@ class RedisNode:
         self._the_host.changed(self)
 
     def _owe(self, request: Request) -> None:
-        """Keep a delete for the next connection, until the key has expired anyway."""
-        if self._host is None:
-            return
-        if not request.until:
-            request.until = self._the_host.runtime.clock() + request.ttl_ms / 1000
-        self._owed[request.token] = request
-        if len(self._owed) > OWED_MAX:
-            del self._owed[next(iter(self._owed))]
+        """Keep a delete for the next connection."""
+        if self._host is not None:
+            self._debts.owe(request, self._host.runtime.clock())
 
     def _pay(self) -> None:
         """Send the deletes owed, those whose key may still live."""
         if self._paying is not None:
             self._paying.cancel()
             self._paying = None
-        owed, self._owed = self._owed, {}
-        now = self._the_host.runtime.clock()
-        for request in owed.values():
-            if request.until > now:
-                self.ask(request)
+        for request in self._debts.due(self._the_host.runtime.clock()):
+            self.ask(request)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
