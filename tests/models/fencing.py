@@ -83,8 +83,8 @@ class Fencing:
     counters: tuple[tuple[int, ...], ...] = ((0, 0, 3), (0, 1, 3))
     """What the counters of the nodes may be at the start."""
     plain: bool = False
-    """The encoding without scripts: who is refused raises the counter too, and a confirmation adds the
-    gap. Otherwise only a grant raises it, and a confirmation sets the larger of the two."""
+    """The encoding without scripts: every grant raises the counter and every confirmation adds the gap,
+    refused or not. Otherwise only a grant raises it, and a confirmation sets the larger of the two."""
     noise: int = 0
     """How often other clients may raise a counter."""
     wipes: int = 0
@@ -231,15 +231,17 @@ class Fencing:
     def _confirm(self, state: State, me: int, at: int, message: tuple[int, int]) -> Step:
         fence, gap = message
         owner, counter, links = state.nodes[at]
-        link = links[me]
-        confirms = tuple(other for other in link.confirms if other != message)
-        if owner != me and self.rule != ANYWHERE:
-            node = Node(owner, counter, replaced(links, me, link._replace(confirms=confirms)))
-            return ("node {} confirms nothing for client {}", at, me), _put(state, at, node)
-        raised = counter + gap if self.plain else max(counter, fence)
-        link = link._replace(confirms=confirms, confirmed=fence)
-        node = Node(owner, raised, replaced(links, me, link))
-        return ("node {} confirms {} for client {}", at, fence, me), _put(state, at, node)
+        confirms = tuple(other for other in links[me].confirms if other != message)
+        link = links[me]._replace(confirms=confirms)
+        told = owner == me or self.rule == ANYWHERE
+        if told:
+            link = link._replace(confirmed=fence)
+        if self.plain:
+            counter += gap  # in the same transaction, whosever the key is
+        elif told:
+            counter = max(counter, fence)
+        label = ("node {} {} {} for client {}", at, "confirms" if told else "denies", fence, me)
+        return label, _put(state, at, Node(owner, counter, replaced(links, me, link)))
 
 
 def _known(state: State, me: int) -> dict[int, int]:
