@@ -2,8 +2,9 @@
 
 from importlib.metadata import version as _version
 
-from aioredlock2._client import Inspection, NodeSighting, Redlock
+from aioredlock2._client import Redlock
 from aioredlock2._core.retry import RetryPolicy
+from aioredlock2._inspection import Inspection, NodeSighting
 from aioredlock2._lease import Lease, ReleaseReport
 from aioredlock2._lock import Lock
 from aioredlock2._node import Node, NodeState, NodeStatus

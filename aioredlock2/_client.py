@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -24,9 +22,10 @@ from aioredlock2._core.terms import (
     wrong_value,
 )
 from aioredlock2._engine import Round, closed_error
+from aioredlock2._inspection import Inspection, inspection, is_locked
 from aioredlock2._lock import Lock, OnLost
-from aioredlock2._node import NON_LOCK, Node, NodeStatus, Sighting
-from aioredlock2._runtime import Runtime, digest
+from aioredlock2._node import Node, NodeStatus
+from aioredlock2._runtime import Runtime
 from aioredlock2._session import Options, Session
 from aioredlock2.errors import ConfigurationError, QuorumUnreachable
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     NodeLike = str | redis.asyncio.Redis | redis.asyncio.ConnectionPool | Node
 
-__all__ = ["Inspection", "NodeSighting", "Redlock"]
+__all__ = ["Redlock"]
 
 logger = logging.getLogger("aioredlock2")
 Seconds = float | timedelta
@@ -43,32 +42,6 @@ CONTACT_S = 2.0
 MAX_HOLD_S = 3600.0
 ON_LOST = "'cancel', 'notify' or 'ignore'"
 RETRY_DEFAULT = RetryPolicy()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSighting:
-    """What one node has under a resource's key."""
-
-    node: str
-    holder: str | None
-    """A short digest of the token there (`Lease.digest`); None if there is none, or no answer."""
-    remaining: float | None
-    """Seconds until the key expires there; infinite if it never does, which is none of our doing;
-    None if there is none, or no answer."""
-    cause: str = ""
-    """Why there is no answer, empty if there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """Who holds a resource, as far as the nodes tell. Old the moment it is read."""
-
-    resource: str | bytes
-    holder: str | None
-    """The digest of the token that a quorum has; None if none has one."""
-    remaining: float | None
-    """Seconds until the holder's quorum breaks unless it is extended; None without a holder."""
-    nodes: tuple[NodeSighting, ...]
 
 
 class Redlock:
@@ -238,26 +211,7 @@ class Redlock:
     async def inspect(self, resource: str | bytes) -> Inspection:
         """Ask all nodes who holds `resource`; takes at most one node timeout."""
         looked = await self._look(resource)
-        sightings = [cause if isinstance(cause, Sighting) else None for cause in looked.causes]
-        holder = _quorum_holder(sightings, looked.quorum)
-        lefts = sorted(
-            (seen.remaining for seen in sightings if seen is not None and seen.token == holder),
-            reverse=True,
-        )
-        return Inspection(
-            resource=resource,
-            holder=None if holder is None else digest(holder),
-            remaining=None if holder is None else lefts[looked.quorum - 1],
-            nodes=tuple(
-                NodeSighting(
-                    node.name,
-                    None if seen is None else digest(seen.token),
-                    None if seen is None else seen.remaining,
-                    cause if isinstance(cause, str) else "",
-                )
-                for node, seen, cause in zip(self._nodes, sightings, looked.causes, strict=True)
-            ),
-        )
+        return inspection(resource, self._nodes, looked)
 
     async def is_locked(self, resource: str | bytes) -> bool:
         """Whether anybody, this client included, holds `resource`: asks the nodes.
@@ -265,15 +219,9 @@ class Redlock:
         Raises QuorumUnreachable if too few nodes answer to tell.
         """
         looked = await self._look(resource)
-        sightings = [cause for cause in looked.causes if isinstance(cause, Sighting)]
-        if _quorum_holder(sightings, looked.quorum) is not None:
-            return True
-        strange = sum(cause == NON_LOCK for cause in looked.causes)
-        if strange >= looked.blocking:
-            return True  # whatever it is, nobody can get the lock
-        most = max(Counter(seen.token for seen in sightings).values(), default=0)
-        if most + looked.broken < looked.quorum:
-            return False
+        locked = is_locked(looked)
+        if locked is not None:
+            return locked
         session = self.session()
         elapsed = session.runtime.clock() - looked.started_at
         raise QuorumUnreachable(
@@ -381,9 +329,3 @@ def _nodes_of(given: Iterable[NodeLike], prefix: bytes) -> tuple[Node, ...]:
             len(nodes) + 1,
         )
     return tuple(nodes)
-
-
-def _quorum_holder(sightings: Iterable[Sighting | None], quorum: int) -> bytes | None:
-    counted = Counter(seen.token for seen in sightings if seen is not None)
-    token, count = max(counted.items(), key=lambda item: item[1], default=(b"", 0))
-    return token if count >= quorum else None
