@@ -62,9 +62,9 @@ def play(
         time.sleep(CONVERGE_S)
         crew.cancel(CANCEL_S)
         crew.rest()
-        for seconds in (CLEAN_S, QUIET_S):
+        for pause in (CLEAN_S, QUIET_S):
             # Whatever came of the faults has run out by the first look: all is given back cleanly.
-            time.sleep(seconds)
+            time.sleep(pause)
             for index, server in enumerate(arena.servers):
                 if keys := arena.lock_keys(server):
                     record.write(Keys(at=now(), node=index, keys=keys))

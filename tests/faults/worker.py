@@ -9,7 +9,6 @@ seed), "rest", "block", "cancel", "fork". It ends when its input does. Started b
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import logging.handlers
@@ -24,7 +23,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from aioredlock2 import AcquireError, Lease, LeaseError, Redlock
+from aioredlock2 import AcquireError, Lease, LeaseError, Lock, Redlock
 from aioredlock2._demo.clock import now
 from tests.faults.history import (
     Ended,
@@ -53,9 +52,6 @@ BEAT_S = 0.02
 STALL_S_MIN = 0.05
 FORK_S_MAX = 10
 PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
-FENCED: dict[str, Any] = (
-    {"fenced": True} if "fenced" in inspect.signature(Redlock.__call__).parameters else {}
-)
 
 
 class Worker:
@@ -221,7 +217,7 @@ class Worker:
                 name=name,
                 asked_at=asked_at,
                 valid_until=lease.valid_until,
-                fence=getattr(lease, "fence") if FENCED else None,  # noqa: B009
+                fence=lease.fence,
             )
         )
         number = self._count
@@ -274,8 +270,8 @@ class Worker:
         except LeaseError:
             pass  # written when the section ended
 
-    def _lock(self, name: str, wait: float | None, **options: Any) -> Any:
-        return self._redlock(name, wait=wait, **FENCED, **options)
+    def _lock(self, name: str, wait: float | None, **options: Any) -> Lock:
+        return self._redlock(name, wait=wait, fenced=True, **options)
 
     async def _in_block(self, name: str, wait: float | None, asked_at: float) -> None:
         """`async with`, mostly short, sometimes so long that it takes renewals."""
