@@ -107,6 +107,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def simulate(session: nox.Session) -> None:
+    """Seeds in virtual time: `--seeds N`, one replayed by `--seed S`, or `--mutations`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.simulation.run", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures, on a machine that does nothing else."""
     session.install("-e", ".[test]")
