@@ -1,7 +1,7 @@
 """Measure the library against the limit: `python -m benchmarks.run [--quick] [--json FILE]`.
 
-Starts five Valkey servers, then alternates between the subjects (A B A B ...) under each load, on
-uvloop and on asyncio's own loop. A shared or busy machine moves all figures; within one round trip
+Starts five servers, then alternates between the subjects (A B C A B C ...) under each load, on uvloop
+and on asyncio's own loop. A shared or busy machine moves all figures; within one round trip
 through the subjects it moves them alike, so what counts is the ratio to the floor: the median of the
 repetitions' ratios, with the middle half of them as spread.
 """
@@ -23,9 +23,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aioredlock2 import embedded
+from aioredlock2.embedded import Servers
 from benchmarks.loads import Figures, Load, frozen_node, one_task, tasks
-from benchmarks.subjects import SUBJECTS, Subject
+from benchmarks.subjects import SUBJECTS, LibrarySubject, Subject
+from tests.support.servers import Kind, start
 
 TARGETS = {
     ("one task", "pair p50 us"): ("<=", 1.6),
@@ -35,6 +36,8 @@ TARGETS = {
 """As ratios to the floor."""
 FROZEN_MAX = 1.5
 """Acquire with a frozen node against acquire with healthy ones."""
+WIDTH = 130
+"""Where the table goes to a file."""
 Samples = dict[str, dict[str, list[Figures]]]
 """By load and subject, one entry per repetition."""
 
@@ -46,13 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--loop", action="append", choices=["uvloop", "asyncio"], help="only this loop"
     )
+    parser.add_argument(
+        "--server",
+        choices=[kind.label for kind in Kind],
+        default=Kind.VALKEY9.label,
+        help="kind of server (built or fetched once, as for the tests)",
+    )
     parser.add_argument("--load", action="append", help='only this load, like "one task"')
     parser.add_argument("--json", type=Path, help="write figures and machine facts to this file")
     options = parser.parse_args(arguments)
     repeat = options.repeat or (5 if options.quick else 21)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     results: dict[str, Samples] = {}
-    with embedded.start(5) as servers:
+    kind = next(kind for kind in Kind if kind.label == options.server)
+    with start(kind, 5) as servers:
         for loop in options.loop or ["uvloop", "asyncio"]:
             loads = _loads(servers, 0.25 if options.quick else 1.0)
             chosen = {n: load for n, load in loads.items() if n in (options.load or loads)}
@@ -62,12 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 results[loop] = runner.run(_measure(servers.urls, chosen, repeat))
             _show(console, loop, results[loop])
     if options.json is not None:
-        report = {"machine": machine_facts(), "repeat": repeat, "figures": results}
+        report = {
+            "machine": machine_facts(),
+            "server": kind.label,
+            "repeat": repeat,
+            "figures": results,
+        }
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
-def _loads(servers: embedded.Servers, scale: float) -> dict[str, Load]:
+def _loads(servers: Servers, scale: float) -> dict[str, Load]:
     return {
         "one task": one_task(int(1000 * scale)),
         "100 tasks": tasks(100, int(8000 * scale)),
@@ -113,27 +128,31 @@ def ratios(of_load: dict[str, list[Figures]], subject: str, figure: str) -> list
 
 def _show(console: Console, loop: str, samples: Samples) -> None:
     table = Table(title=f"{loop}, medians (middle half of the repetitions)")
-    for column in ("load", "figure", *(make.name for make in SUBJECTS), "ratio to floor", "target"):
-        table.add_column(column, justify="left" if column in ("load", "figure") else "right")
+    floor, *others = (make.name for make in SUBJECTS)
+    table.add_column("load")
+    table.add_column("figure")
+    for column in (floor, *(text for name in others for text in (name, "ratio")), "target"):
+        table.add_column(column, justify="right")
     for load, of_load in samples.items():
-        floor, *others = of_load
         for figure in of_load[floor][0]:
-            cells = [_spread([each[figure] for each in of_load[name]]) for name in of_load]
+            cells = [_spread([each[figure] for each in of_load[floor]])]
             for name in others:
-                ratio = ratios(of_load, name, figure)
-                cells += [_spread(ratio), _target(load, figure, of_load[name], ratio)]
-            table.add_row(load, figure, *cells)
+                cells.append(_spread([each[figure] for each in of_load[name]]))
+                cells.append(_spread(ratios(of_load, name, figure)))
+            table.add_row(load, figure, *cells, _target(load, figure, of_load))
         table.add_section()
     console.print(table)
 
 
-def _target(load: str, figure: str, of_subject: list[Figures], ratio: list[float]) -> str:
-    """The target, if there is one, marked by whether it was met."""
+def _target(load: str, figure: str, of_load: dict[str, list[Figures]]) -> str:
+    """The target for unfenced locks, if there is one, marked by whether it was met."""
+    ours = LibrarySubject.name
     if figure == "frozen / healthy":
-        target, met = f"<= {FROZEN_MAX} itself", median(f[figure] for f in of_subject) <= FROZEN_MAX
+        got = median(each[figure] for each in of_load[ours])
+        target, met = f"<= {FROZEN_MAX} itself", got <= FROZEN_MAX
     elif (load, figure) in TARGETS:
         sense, bound = TARGETS[load, figure]
-        got = median(ratio)
+        got = median(ratios(of_load, ours, figure))
         target, met = f"{sense} {bound}", got <= bound if sense == "<=" else got >= bound
     else:
         return ""

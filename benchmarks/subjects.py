@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from aioredlock2 import Redlock
 from benchmarks.floor import Floor
 
-__all__ = ["SUBJECTS", "FloorSubject", "LibrarySubject", "Subject"]
+__all__ = ["SUBJECTS", "FencedSubject", "FloorSubject", "LibrarySubject", "Subject"]
 
 TTL = 10
 
@@ -53,13 +53,14 @@ class LibrarySubject:
     """As users write it: a new Lock for each acquisition."""
 
     name = "aioredlock2"
+    fenced = False
 
     async def open(self, urls: Sequence[str]) -> None:
         self._redlock = Redlock(urls, ttl=TTL, restart_guard=False)
         await self._redlock.__aenter__()
 
     async def acquire(self, name: str) -> Any:
-        return await self._redlock(name).acquire()
+        return await self._redlock(name, fenced=self.fenced).acquire()
 
     async def release(self, held: Any) -> None:
         await held.release()
@@ -68,5 +69,10 @@ class LibrarySubject:
         await self._redlock.aclose()
 
 
-SUBJECTS: tuple[type[Subject], ...] = (FloorSubject, LibrarySubject)
+class FencedSubject(LibrarySubject):
+    name = "fenced"
+    fenced = True
+
+
+SUBJECTS: tuple[type[Subject], ...] = (FloorSubject, LibrarySubject, FencedSubject)
 """The first one is what the others are compared with."""
