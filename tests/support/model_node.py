@@ -339,11 +339,10 @@ class ModelNode:
         """Why a request isn't sent now, and the vote that stands for it."""
         if self._there is None:
             return Vote.FAULTED, self._cause
-        if verb <= Verb.RENEW:
-            if self._state is not NodeState.UP:
-                return Vote.FAULTED, self._cause
-            if next(iter(self._open), self._asked) < self._catch_up_to:
-                return Vote.MISSING, "still owes earlier answers"
+        if verb < Verb.RENEW and self._state is not NodeState.UP:
+            return Vote.FAULTED, self._cause
+        if verb <= Verb.RENEW and next(iter(self._open), self._asked) < self._catch_up_to:
+            return Vote.MISSING, "still owes earlier answers"
         return None
 
     def _answer(self, number: int, vote: Vote, cause: object) -> None:
