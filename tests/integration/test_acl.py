@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ from tests.support.polling import until
 from tests.support.pool import ServerPool
 from tests.support.servers import Kind
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "howto" / "nodes.md"
+ACL = "ACL SETUSER"
 KEY = b"redlock:job"
 KEYS = "~redlock:*"
 SCRIPTS = ("+eval", "+evalsha", "+get", "+del", "+pexpire")
@@ -64,6 +67,27 @@ async def test_f103_the_least_rights_suffice(
             await heard(lease)
             assert all(view(server).pttl(KEY) > 20_000 for server in any_servers3)
             await deleted(await lease.release())
+    assert [] == warnings_in(caplog)
+
+
+async def test_the_documented_rights_are_enough(
+    any_servers3: Sequence[Server], any_kind: Kind, view: Look, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lines of docs/howto/nodes.md as they stand there: no server refuses anything."""
+    lines = [line.split()[2:] for line in DOCUMENTED.read_text().splitlines() if ACL in line]
+    redis, valkey, others, fences = [[word for word in line if word != "locks"] for line in lines]
+    rights = {Kind.REDIS8: redis, Kind.VALKEY9: valkey}.get(any_kind, others)
+    with acl_user(any_servers3, view, *rights[2:], *fences) as user:
+        async with patient(user.urls) as redlock:
+            await all_up(redlock)
+            for fenced in (False, True):
+                lease = await redlock("job", fenced=fenced).acquire()
+                await lease.extend()
+                await heard(lease)
+                assert (await redlock.inspect("job")).holder == lease.digest
+                await deleted(await lease.release())
+                await lease.release()
+        assert [] == acl_log(view, any_servers3)
     assert [] == warnings_in(caplog)
 
 

@@ -10,6 +10,7 @@ import pytest
 from aioredlock2 import LockContended, QuorumUnreachable, Redlock
 from aioredlock2._core.fence import LIFETIME_S
 from aioredlock2.embedded import Server
+from tests.support.acl import acl_user
 from tests.support.clients import patient, until_up, up, urls_of
 from tests.support.facts import all_up, heard
 from tests.support.fleet import Look
@@ -184,14 +185,11 @@ async def test_f105_scripts_may_be_forgotten_at_any_time(pool: ServerPool, view:
 
 @pytest.mark.parametrize("denied", ["-multi", "-incr", "-exec", "-multi -eval -evalsha"])
 async def test_f107_rights_that_are_missing(
-    any_servers3: Sequence[Server], any_kind: Kind, view: Look, denied: str
+    any_servers3: Sequence[Server], view: Look, denied: str
 ) -> None:
     """The script serves where the transaction is denied; without both, the error says so."""
-    for server in any_servers3:
-        view(server).acl("SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", *denied.split())
-    urls = [url.replace("redis://", "redis://app:secret@") for url in urls_of(any_servers3)]
-    try:
-        async with patient(urls) as redlock:
+    with acl_user(any_servers3, view, "~*", "+@all", *denied.split()) as user:
+        async with patient(user.urls) as redlock:
             await all_up(redlock)
             if "eval" not in denied:
                 assert await fence_of(redlock) < await fence_of(redlock)
@@ -200,20 +198,15 @@ async def test_f107_rights_that_are_missing(
                     await redlock("job", ttl=2, fenced=True, wait=0).acquire()
             # What could not be deleted either, where that takes a script, ends with its ttl.
             await until(lambda: not any(view(s).get(KEY) for s in any_servers3))
-    finally:
-        for server in any_servers3:
-            view(server).acl("DELUSER", "app")
 
 
 async def test_h18_a_refused_grant_is_not_put_otherwise_behind_its_own_delete(
     relays3: Relays, servers3: Sequence[Server], view: Look
 ) -> None:
     """The transaction is refused there, which is heard only after the lease has come and gone."""
-    for server in servers3:
-        view(server).acl("SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", "-multi")
-    urls = [url.replace("redis://", "redis://app:secret@") for url in relays3.urls]
-    try:
-        async with patient(urls) as redlock:
+    with acl_user(servers3, view, "~*", "+@all", "-multi") as user:
+        login = user.urls[0].partition("@")[0] + "@"
+        async with patient([url.replace("redis://", login) for url in relays3.urls]) as redlock:
             await all_up(redlock)
             relays3[2].hold()
             async with redlock("job", fenced=True):
@@ -224,6 +217,3 @@ async def test_h18_a_refused_grant_is_not_put_otherwise_behind_its_own_delete(
             ):  # behind all that was asked before, and what followed from the answers
                 await redlock.inspect("job")
             assert view(servers3[2]).get(KEY) is None
-    finally:
-        for server in servers3:
-            view(server).acl("DELUSER", "app")
