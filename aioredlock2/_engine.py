@@ -172,7 +172,10 @@ class Engine:
                 won.fence = wanted.fence
                 return
             confirmed = self._confirm(won, wanted, terms)
-            await confirmed.decided(self.loop)  # cancelled here: `grant` takes everything back
+            try:
+                await confirmed.decided(self.loop)  # cancelled here: `grant` takes everything back
+            finally:
+                confirmed.withdrawn = True
             if confirmed.verdict is WON:
                 won.fence = wanted.fence
                 return

@@ -15,7 +15,8 @@ node:
     removes this token only, and is idempotent.
 3.  Requests take effect in the order of the calls while one connection lasts: a revoke asked after a
     grant can't overtake it. A revoke that may not have been executed when a connection breaks is sent
-    again on the next one; the stray grant before it may live until its ttl.
+    again on the next one; the stray grant before it may live until its ttl. A request that the server
+    refused and that is put in another form takes effect behind those asked meanwhile.
 4.  Only a clear "yes, this token" is GRANTED. Trouble is FAULTED with a cause, never an exception.
     A grant or renewal is never sent twice because of a broken connection.
 5.  A request that is never sent is told by `ballot.skip` (vote FAULTED or MISSING).

@@ -307,23 +307,24 @@ class RedisNode:
             return
         vote, cause = answer
         verb = request.verb
-        if refused is not None and refused[1] and vote is not Vote.FAULTED:
+        for_good = refused[1] if refused is not None else form is dialect.FENCED_EVAL
+        if for_good and vote is not Vote.FAULTED:
             self._dialect.prefer(verb, form)
         if ballot is not None:
             if verb is REVOKE and answer is dialect.NO and ballot.awaits(self._index):
                 self._send(dialect.WHOSE, request)
                 return
             ballot.cast(self._index, vote, cause)
-        if isinstance(cause, str) and self._link is not None:
-            self._heed(self._link, request, cause)
+        if vote is Vote.FAULTED and self._link is not None:
+            self._heed(self._link, request, cast("str", cause))
 
     def _heed(self, link: Link, request: Request, cause: str) -> None:
         """What an error says beyond this one vote."""
-        if request.verb is REVOKE and dialect.is_passing(cause):
+        if request.verb is REVOKE:
             self._owe(request)
-            if self._paying is None:
+            if dialect.is_passing(cause) and self._paying is None:
                 self._paying = self._the_loop.call_later(REPAY_S, self._pay)
-        elif dialect.ends_the_link(cause):
+        if dialect.ends_the_link(cause):
             link.abort(cause)
 
     def _ask_otherwise(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from aioredlock2._redis.greeting import Greeting, greeting_commands, read_greeting
+from aioredlock2._redis.greeting import (
+    Greeting,
+    greeting_commands,
+    introductions,
+    read_greeting,
+)
 from aioredlock2._redis.handshake import DIAL_S_MAX, Dialer, DialError
 from aioredlock2._redis.transport import Link
 
@@ -12,7 +17,7 @@ __all__ = ["connect"]
 
 
 class _Greeter:
-    """Collects the replies to the greeting."""
+    """Collects the replies to some commands."""
 
     def __init__(self, expected: int) -> None:
         self.done: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
@@ -57,13 +62,21 @@ async def connect(dialer: Dialer, probe_key: bytes, token: bytes) -> tuple[Link,
 
 async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
     """Ask the server what it is. Cancellation or failure aborts the link."""
-    commands = greeting_commands(probe_key, token)
+    try:
+        greeting = read_greeting(await _replies(link, greeting_commands(probe_key, token)))
+        scripts = introductions(greeting.dialect, probe_key, token)
+        if scripts and not (greeting.refused or greeting.unfit):
+            await _replies(link, scripts)
+    except BaseException:
+        link.abort("greeting failed")
+        raise
+    return greeting
+
+
+async def _replies(link: Link, commands: list[bytes]) -> list[object]:
+    """What the server says to these commands, errors included. Raises DialError if it hangs up."""
     greeter = _Greeter(len(commands))
     link.attach(greeter)
     for command in commands:
         link.send(command, None, join=True)
-    try:
-        return read_greeting(await greeter.done)
-    except BaseException:
-        link.abort("greeting failed")
-        raise
+    return await greeter.done

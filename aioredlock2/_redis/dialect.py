@@ -328,8 +328,9 @@ class Dialect:
         for verb, form in (preferred or {}).items():
             self.preferred[verb] = form
         if self.preferred[Verb.RENEW] is not SET_IFEQ:
-            # Without IFEQ there is no confirmation by native commands.
-            self.preferred[Verb.GRANT_FENCED] = FENCED_EVALSHA
+            # Without IFEQ there is no confirmation by native commands. A grant goes by the script's text
+            # at first: refused by its name, it would be put again behind what was asked since.
+            self.preferred[Verb.GRANT_FENCED] = FENCED_EVAL
             self.preferred[Verb.CONFIRM] = CONFIRM_EVALSHA
 
     def next_form(self, verb: Verb, refused: Form) -> Form | None:

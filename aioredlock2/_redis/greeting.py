@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import hiredis
 
-from aioredlock2._node import Verb
+from aioredlock2._node import Request, Verb
 from aioredlock2._redis import dialect
 from aioredlock2._redis.dialect import Command, Dialect, Form
 
-__all__ = ["Greeting", "greeting_commands", "read_greeting"]
+__all__ = ["Greeting", "greeting_commands", "introductions", "read_greeting"]
 
 RENEW_PROBES = (dialect.SET_IFEQ,)
 REVOKE_PROBES = (dialect.DELEX, dialect.DELIFEQ)
@@ -59,6 +59,18 @@ def greeting_commands(probe_key: bytes, token: bytes) -> list[bytes]:
         dialect.probe_command(form, probe_key, token) for form in RENEW_PROBES + REVOKE_PROBES
     ]
     return [dialect.pack_words(command) for command in head] + probes
+
+
+def introductions(spoken: Dialect, probe_key: bytes, token: bytes) -> list[bytes]:
+    """The scripts that this dialect renews and revokes by, run to no effect: so they are known there.
+
+    Otherwise the first request of each kind would be refused and put again behind those asked since.
+    """
+    return [
+        dialect.pack(dialect.FORMS[verb][-1], Request(verb, probe_key, token, ttl_ms=1))
+        for verb in (Verb.RENEW, Verb.REVOKE)
+        if spoken.preferred[verb].name == "EVALSHA"
+    ]
 
 
 def read_greeting(replies: Sequence[object]) -> Greeting:

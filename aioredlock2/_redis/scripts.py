@@ -36,8 +36,8 @@ GRANT_FENCED = Script(
     "local was=tonumber(tostring(redis.pcall('GET',KEYS[2]) or 0)) "
     "if not was then return redis.error_reply('ERR the fence key is no number') end "
     "local counter=math.max(was+1,tonumber(ARGV[2])) "
-    "redis.call('SET',KEYS[2],string.format('%.0f',counter),'PX',ARGV[3]) "
-    "redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[4]) return counter"
+    "redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[4]) "
+    "redis.call('SET',KEYS[2],string.format('%.0f',counter),'PX',ARGV[3]) return counter"
 )
 CONFIRM = Script(
     "if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end "

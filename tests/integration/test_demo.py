@@ -20,7 +20,9 @@ from aioredlock2._demo.record import Entered, read_all
 
 ROOT = Path(__file__).parents[2]
 MARK = "AIOREDLOCK2_DEMO_TEST"
+START_S_MAX = 30.0
 END_S_MAX = 5.0
+"""For a loaded machine: neither is part of what is tested."""
 ALL_PROCESSES = 11
 """The demo, five servers and the process that guards them, four workers."""
 
@@ -80,7 +82,7 @@ class Demo:
         return found
 
     def wait_for_processes(self, count: int) -> None:
-        deadline = time.monotonic() + END_S_MAX
+        deadline = time.monotonic() + START_S_MAX
         while len(self.processes()) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(self.processes()) >= count
@@ -158,7 +160,7 @@ def test_a_lock_that_excludes_nobody_is_found_out(demo: Demo, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("processes", "pause"), [(3, 0.0), (ALL_PROCESSES, 0.0), (ALL_PROCESSES, 4.0)]
+    ("processes", "pause"), [(3, 0.0), (ALL_PROCESSES, 0.0), (ALL_PROCESSES, 6.0)]
 )
 def test_an_interrupt_ends_it_all_in_good_order(
     demo: Demo, tmp_path: Path, processes: int, pause: float
@@ -173,7 +175,7 @@ def test_an_interrupt_ends_it_all_in_good_order(
     facts = json.loads(out)
     assert facts["overlaps"] == 0
     assert facts["worker_deaths"] == 0
-    assert (facts["sections"] > 0) is (pause > 2)
+    assert facts["sections"] > 0 or not pause
     demo.assert_gone()
     assert list(tmp_path.iterdir()) == []
 

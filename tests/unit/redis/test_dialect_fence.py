@@ -109,6 +109,8 @@ def test_who_has_no_conditional_set_is_asked_by_script() -> None:
     assert native.preferred[Verb.GRANT_FENCED] is dialect.FENCED
     assert native.preferred[Verb.CONFIRM] is dialect.CONFIRM
     scripted = Dialect({Verb.RENEW: dialect.RENEW_EVALSHA})
+    assert scripted.preferred[Verb.GRANT_FENCED] is dialect.FENCED_EVAL
+    scripted.prefer(Verb.GRANT_FENCED, dialect.FENCED_EVAL)
     assert scripted.preferred[Verb.GRANT_FENCED] is dialect.FENCED_EVALSHA
     assert scripted.preferred[Verb.CONFIRM] is dialect.CONFIRM_EVALSHA
 

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioredlock2._node import Verb
-from aioredlock2._redis import dialect
+from aioredlock2._redis import dialect, scripts
 from aioredlock2._redis.dialect import Form
-from aioredlock2._redis.greeting import Greeting, greeting_commands, read_greeting
+from aioredlock2._redis.greeting import (
+    Greeting,
+    greeting_commands,
+    introductions,
+    read_greeting,
+)
 
 UNKNOWN = hiredis.ReplyError("ERR unknown command 'X', with args beginning with: ")
 SYNTAX = hiredis.ReplyError("ERR syntax error")
@@ -59,6 +64,28 @@ def test_the_probes_touch_the_probe_key_only() -> None:
     for probe in commands[3:]:
         assert b"\r\n$8\r\nredlock:\r\n" in probe
         assert token in probe
+
+
+@pytest.mark.parametrize(
+    ("probes", "introduced"),
+    [
+        ((None, UNKNOWN, 0), []),
+        ((None, UNKNOWN, UNKNOWN), [scripts.REVOKE]),
+        (
+            (SYNTAX, UNKNOWN, UNKNOWN),
+            [scripts.RENEW, scripts.REVOKE],
+        ),
+    ],
+)
+def test_f105_the_scripts_that_will_be_used_are_introduced(
+    probes: Sequence[object], introduced: Sequence[scripts.Script]
+) -> None:
+    """By their text, on the key that no lock can have."""
+    token = b"0123456789abcdef0123456789abcdef"
+    commands = introductions(greet(probes=probes).dialect, b"redlock:", token)
+    for script, command in zip(introduced, commands, strict=True):
+        assert script.text in command
+        assert b"\r\n$8\r\nredlock:\r\n" in command
 
 
 def test_f109_the_probes_could_not_delete_or_set_a_lock() -> None:
