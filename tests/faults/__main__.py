@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         directory = Path(folder)
         with (
             Arena(kind, options.nodes, directory) as arena,
-            Crew(options.workers, arena.urls, options.out, guard=not options.beyond) as crew,
+            Crew(options.workers, arena, options.out, guard=not options.beyond) as crew,
         ):
             for what in node_faults.impossible(arena):
                 print(f"left out: {what} (no libfaketime here)")

@@ -13,8 +13,9 @@ import hiredis
 
 from aioredlock2 import embedded
 from aioredlock2.embedded import Server
+from tests.faults.plan import SIDES
 from tests.support import servers
-from tests.support.relay import Relays
+from tests.support.relay import Relay, Relays
 from tests.support.servers import Kind
 from tests.support.view import Address, View
 
@@ -51,13 +52,17 @@ class Arena:
         self.fakes_time = faketime_library() is not None
         binary = _clocked(kind, directory) if self.fakes_time else servers.binary(kind)
         self.servers = embedded.start(nodes, binary=binary, options=[*kind.options, *_OPTIONS])
-        self.relays = Relays(self.servers)
+        self._relays = Relays([*self.servers] * SIDES)
         self._views = {id(server): View(server) for server in self.servers}
 
-    @property
-    def urls(self) -> list[str]:
-        """What the workers are given."""
-        return [f"redis://{USER}:{PASSWORD}@{each.host}:{each.port}" for each in self.relays]
+    def relay(self, side: int, node: int) -> Relay:
+        """What stands between the workers of a side and a node."""
+        return self._relays[side * len(self.servers) + node]
+
+    def urls(self, worker: int) -> list[str]:
+        """What a worker is given."""
+        relays = [self.relay(worker % SIDES, node) for node in range(len(self.servers))]
+        return [f"redis://{USER}:{PASSWORD}@{relay.host}:{relay.port}" for relay in relays]
 
     def look(self, server: Address) -> View:
         """The view of a server; by one thread at a time."""
@@ -82,12 +87,13 @@ class Arena:
 
     def mend(self) -> None:
         """Whatever was done to them: all servers and relays are as they were at the start."""
-        for server, relay in zip(self.servers, self.relays, strict=True):
-            server.thaw()
+        for relay in self._relays:
             for direction in (relay.to_server, relay.to_client):
                 direction.delay_s, direction.split, direction.rewrite = 0.0, False, None
             relay.release()
             relay.accept()
+        for server in self.servers:
+            server.thaw()
             if self.fakes_time:
                 self.set_clock(server, 0.0)
             if not (server.is_running and self._reset(server)):
@@ -127,7 +133,7 @@ class Arena:
         for view in self._views.values():
             view.close()
         with contextlib.suppress(ExceptionGroup, hiredis.HiredisError):
-            self.relays.stop()
+            self._relays.stop()
         self.servers.stop()
 
     def __enter__(self) -> Self:

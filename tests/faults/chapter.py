@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aioredlock2._demo.clock import now
-from aioredlock2._demo.plan import spare
 from tests.faults import node_faults
 from tests.faults.arena import Arena
 from tests.faults.crew import Crew
 from tests.faults.history import Faulted, History, Keys, Whole
-from tests.faults.plan import GUARD_S, SETTLE_S, TTL_S, Fault, draw
+from tests.faults.plan import GUARD_S, SIDES, TTL_S, Fault, Ledger, draw
 
 __all__ = ["AFTERMATH_S", "play"]
 
@@ -83,9 +82,7 @@ class _Harm:
         self._beyond = beyond
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._whole_at = [0.0] * len(arena.servers)
-        self._settled_at = 0.0
-        """When every node knows every lease again, after a fault that forgets."""
+        self._ledger = Ledger(len(arena.servers))
 
     def do(self, faults: Sequence[Fault], seconds: float) -> None:
         """Return after so many seconds, when the last fault is healed."""
@@ -105,42 +102,37 @@ class _Harm:
             return
         at, error = now(), ""
         try:
-            if fault.node is None:
-                self._crew.harm(fault, self._over)
-            else:
+            if fault.node is not None:
                 node_faults.make(fault, self._arena, self._over)
+            elif not self._crew.harm(fault, self._over):
+                return
         except Exception:  # noqa: BLE001 - a fault that can't be made is a finding
             error = traceback.format_exc(limit=-4)
         until = now()
         self._record.write(
-            Faulted(at=at, until=until, fault=fault.what, target=fault.target, error=error)
+            Faulted(
+                at=at,
+                until=until,
+                fault=fault.what,
+                target=fault.target,
+                side=fault.sides[0] if len(fault.sides) < SIDES else None,
+                error=error,
+            )
         )
         if fault.node is not None:
             with self._lock:
-                whole_at = self._whole_at[fault.node] = until + fault.kind.after
-                if fault.kind.forgets:
-                    self._settled_at = whole_at + SETTLE_S
+                self._ledger.book(fault, until)
 
     def _begin(self, fault: Fault) -> bool:
         """Wait until it may; False if that takes too long."""
         deadline = now() + DELAY_S_MAX
         while True:
             with self._lock:
-                if self._may_begin(fault):
-                    if fault.node is not None:
-                        self._whole_at[fault.node] = math.inf
+                if fault.node is None:
+                    return True
+                if self._beyond or self._ledger.allows(fault, now()):
+                    self._ledger.book(fault, math.inf)
                     return True
             if now() > deadline:
                 return False
             time.sleep(LOOK_S)
-
-    def _may_begin(self, fault: Fault) -> bool:
-        if fault.node is None or self._beyond:
-            return True
-        at = now()
-        others = [whole for index, whole in enumerate(self._whole_at) if index != fault.node]
-        if self._whole_at[fault.node] > at or self._settled_at > at:
-            return False
-        if fault.kind.forgets:
-            return max(others) + SETTLE_S <= at
-        return sum(whole > at for whole in others) < spare(len(self._whole_at))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aioredlock2._demo.clock import now
+from tests.faults.arena import Arena
 from tests.faults.history import Died, History
 from tests.faults.plan import Fault
 from tests.support.child import Child, Finished
@@ -23,12 +24,13 @@ REST_S_MAX = 30.0
 class Crew:
     """Some workers, by their number; a killed one is replaced."""
 
-    def __init__(self, workers: int, urls: list[str], directory: Path, *, guard: bool) -> None:
-        self._urls = urls
+    def __init__(self, workers: int, arena: Arena, directory: Path, *, guard: bool) -> None:
+        self._arena = arena
         self._directory = directory
         self._guard = "on" if guard else "off"
         self._history = History(Path("/dev/null"))
         self._orders: dict[str, Any] = {}
+        self._locks = [threading.Lock() for _ in range(workers)]
         self._children = [self._start(number) for number in range(workers)]
         for child in self._children:
             assert child.line() == "ready"
@@ -60,10 +62,20 @@ class Crew:
             line = child.line(REST_S_MAX)
             assert line == "resting", line
 
-    def harm(self, fault: Fault, over: threading.Event) -> None:
-        """Make a worker's fault, wait, and heal it; by one thread at a time for each worker."""
+    def harm(self, fault: Fault, over: threading.Event) -> bool:
+        """Make a worker's fault, wait, and heal it; False if the one before is not healed yet."""
         assert fault.worker is not None
-        child = self._children[fault.worker]
+        lock = self._locks[fault.worker]
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            self._harm(fault, fault.worker, over)
+        finally:
+            lock.release()
+        return True
+
+    def _harm(self, fault: Fault, worker: int, over: threading.Event) -> None:
+        child = self._children[worker]
         if fault.what == "frozen":
             child.freeze()
             over.wait(fault.seconds)
@@ -72,7 +84,7 @@ class Crew:
             child.send_signal(signal.SIGKILL)
             self._bury(child, expected=True)
             over.wait(fault.seconds)
-            self._children[fault.worker] = child = self._start(fault.worker)
+            self._children[worker] = child = self._start(worker)
             assert child.line() == "ready"
             _tell(child, self._orders)
         elif fault.what == "forked":
@@ -91,7 +103,7 @@ class Crew:
 
     def _start(self, number: int) -> Child:
         log = self._directory / f"worker-{number + 1}.log"
-        return Child("tests.faults.worker", number, log, self._guard, *self._urls)
+        return Child("tests.faults.worker", number, log, self._guard, *self._arena.urls(number))
 
     def _bury(self, child: Child, *, expected: bool) -> None:
         finished = child.finish()

@@ -154,6 +154,8 @@ class Faulted:
     fault: str
     target: str
     """"node 2" or "worker 1"."""
+    side: int | None = None
+    """The workers for whom the node was so; None: for all."""
     error: str = ""
     """Why it could not be made or healed: a failure of the suite itself."""
 

@@ -14,10 +14,10 @@ import hiredis
 
 from aioredlock2.embedded import Server
 from tests.faults.arena import ALL_RIGHTS, USER, Arena
-from tests.faults.plan import CLOCK_JUMP_S, Fault
+from tests.faults.plan import CLOCK_JUMP_S, SIDES, Fault
 from tests.support.ailments import busy
 from tests.support.clients import cut_off
-from tests.support.relay import Relay
+from tests.support.relay import Direction, Relay
 from tests.support.view import View, Word
 
 __all__ = ["MAKERS", "Scene", "impossible", "make"]
@@ -33,6 +33,7 @@ class Scene:
 
     arena: Arena
     index: int
+    sides: tuple[int, ...]
     seconds: float
     rng: random.Random
     over: threading.Event
@@ -44,13 +45,19 @@ class Scene:
         return self.arena.servers[self.index]
 
     @property
-    def relay(self) -> Relay:
-        """The relay before it."""
-        return self.arena.relays[self.index]
+    def relays(self) -> list[Relay]:
+        """The relays before it, of the sides that are hit."""
+        return [self.arena.relay(side, self.index) for side in self.sides]
+
+    def ways(self) -> list[Direction]:
+        """One direction or both."""
+        up = [relay.to_server for relay in self.relays]
+        down = [relay.to_client for relay in self.relays]
+        return self.rng.choice([up, down, up + down])
 
     @property
     def view(self) -> View:
-        """Past the relay."""
+        """Past the relays; not for a fault of one side, which may not be the node's only one."""
         return self.arena.look(self.server)
 
     def wait(self) -> None:
@@ -72,7 +79,8 @@ Maker = Callable[[Scene], None]
 def make(fault: Fault, arena: Arena, over: threading.Event) -> None:
     """Make the fault, wait, and heal it."""
     assert fault.node is not None
-    scene = Scene(arena, fault.node, fault.seconds, random.Random(fault.seed), over)
+    rng = random.Random(fault.seed)
+    scene = Scene(arena, fault.node, fault.sides, fault.seconds, rng, over)
     MAKERS[fault.what](scene)
 
 
@@ -107,46 +115,51 @@ def _clock(scene: Scene, ahead: float) -> None:
 
 def _late(scene: Scene) -> None:
     delay = scene.rng.uniform(0.005, 0.4)
-    ways = [scene.relay.to_server, scene.relay.to_client]
-    chosen = scene.rng.choice([ways[:1], ways[1:], ways])
-    for way in chosen:
+    ways = scene.ways()
+    for way in ways:
         way.delay_s = delay
     scene.wait()
-    for way in chosen:
+    for way in ways:
         way.delay_s = 0.0
 
 
 def _cut_off_from_all(scene: Scene) -> None:
     """Partitioned; what was sent meanwhile arrives in the end, unless the connections are reset."""
-    scene.relay.hold()
+    for relay in scene.relays:
+        relay.hold()
     scene.wait()
-    if scene.rng.random() < 0.5:
-        scene.relay.cut()
-    scene.relay.release()
+    is_reset = scene.rng.random() < 0.5
+    for relay in scene.relays:
+        if is_reset:
+            relay.cut()
+        relay.release()
 
 
 def _half_open(scene: Scene) -> None:
-    """The server has closed the connections, and no client hears of it."""
-    scene.relay.to_client.hold()
-    if scene.rng.random() < 0.5:
+    """Requests arrive, replies don't; or the server has closed, and no client hears of it."""
+    for relay in scene.relays:
+        relay.to_client.hold()
+    if len(scene.sides) == SIDES and scene.rng.random() < 0.5:
         scene.view.execute("CLIENT", "KILL", "USER", USER)
     scene.wait()
-    scene.relay.to_client.release()
+    for relay in scene.relays:
+        relay.to_client.release()
 
 
 def _black_hole(scene: Scene) -> None:
     """Dials work, and every byte is lost."""
-    ways = scene.rng.choice([[scene.relay.to_client], [scene.relay.to_server]])
+    ways = scene.ways()
     for way in ways:
         way.rewrite = lambda _: b""
     scene.wait()
     for way in ways:
         way.rewrite = None
-    scene.relay.cut()
+    for relay in scene.relays:
+        relay.cut()
 
 
 def _dripping(scene: Scene) -> None:
-    ways = [scene.relay.to_server, scene.relay.to_client]
+    ways = scene.ways()
     for way in ways:
         way.split = True
     scene.wait()
@@ -155,24 +168,28 @@ def _dripping(scene: Scene) -> None:
 
 
 def _cut_in_mid_reply(scene: Scene) -> None:
-    scene.repeat(
-        lambda: scene.relay.cut_after(
-            replies=scene.rng.randrange(6), keep_bytes=scene.rng.randrange(4)
-        )
-    )
+    def cut() -> None:
+        for relay in scene.relays:
+            relay.cut_after(replies=scene.rng.randrange(6), keep_bytes=scene.rng.randrange(4))
+
+    scene.repeat(cut)
 
 
 def _refusing(scene: Scene) -> None:
-    cut_off(scene.relay)
+    for relay in scene.relays:
+        cut_off(relay)
     scene.wait()
-    scene.relay.accept()
+    for relay in scene.relays:
+        relay.accept()
 
 
 def _hanging_up(scene: Scene) -> None:
-    scene.relay.hang_up()
-    scene.relay.cut()
+    for relay in scene.relays:
+        relay.hang_up()
+        relay.cut()
     scene.wait()
-    scene.relay.accept()
+    for relay in scene.relays:
+        relay.accept()
 
 
 # What a server is told.

@@ -6,6 +6,9 @@ a node forget behind its clients' backs comes alone, and only when all nodes hav
 every lease: a node that was away knows nothing of those granted meanwhile.
 
 `beyond` drops all that on purpose: any number of nodes at once, most of all those that forget.
+
+The workers stand on two sides, with a relay each before every node: the network may fail for one side
+only, so that the two see different nodes, in a different order.
 """
 
 from __future__ import annotations
@@ -16,10 +19,26 @@ from dataclasses import dataclass
 
 from aioredlock2._demo.plan import guard_seconds, spare
 
-__all__ = ["GUARD_S", "NODE_FAULTS", "SETTLE_S", "TTL_S", "WORKER_FAULTS", "Fault", "Kind", "draw"]
+__all__ = [
+    "ALL_SIDES",
+    "CLOCK_JUMP_S",
+    "GUARD_S",
+    "NODE_FAULTS",
+    "SETTLE_S",
+    "SIDES",
+    "TTL_S",
+    "WORKER_FAULTS",
+    "Fault",
+    "Kind",
+    "Ledger",
+    "draw",
+]
 
 TTL_S = 1.5
 """The longest ttl that workers ask for."""
+SIDES = 2
+"""Worker n stands on side n % SIDES."""
+ALL_SIDES = tuple(range(SIDES))
 SETTLE_S = 2 * TTL_S
 """In which every lease is renewed everywhere, or over."""
 GUARD_S = guard_seconds(TTL_S)
@@ -38,20 +57,22 @@ class Kind:
     """How long its target is not whole when it is over."""
     forgets: bool = False
     """Keys vanish, and no client can know."""
+    network: bool = False
+    """It may hit one side alone."""
 
 
 NODE_FAULTS = {
     "frozen": Kind((0.2, 3.0)),
     "killed, back empty": Kind((0.1, 2.0), GUARD_S),
     "killed, back with its data": Kind((0.1, 2.0), GUARD_S),
-    "late": Kind((1.0, 4.0)),
-    "cut off": Kind((0.3, 3.0)),
-    "half-open": Kind((0.3, 4.0)),
-    "black hole": Kind((0.3, 4.0)),
-    "dripping": Kind((1.0, 4.0)),
-    "cut in mid-reply": Kind((0.5, 3.0)),
-    "refusing": Kind((0.2, 3.0)),
-    "hanging up": Kind((0.2, 3.0)),
+    "late": Kind((1.0, 4.0), network=True),
+    "cut off": Kind((0.3, 3.0), network=True),
+    "half-open": Kind((0.3, 4.0), network=True),
+    "black hole": Kind((0.3, 4.0), network=True),
+    "dripping": Kind((1.0, 4.0), network=True),
+    "cut in mid-reply": Kind((0.5, 3.0), network=True),
+    "refusing": Kind((0.2, 3.0), network=True),
+    "hanging up": Kind((0.2, 3.0), network=True),
     "clients killed": Kind((0.2, 2.0)),
     "paused": Kind((0.2, 3.0)),
     "writes paused": Kind((0.2, 3.0)),
@@ -77,8 +98,10 @@ WORKER_FAULTS = {
 BEYOND = ("killed, back empty", "emptied", "evicting", "clock ahead")
 """Enough of them at once let two holders in."""
 BEYOND_SHARE = 0.4
-NODE_PAUSE_S = 1.0
+NODE_PAUSE_S = 0.5
 WORKER_PAUSE_S = 2.0
+FORGETS_SHARE = 0.05
+"""Rare, because such a fault needs all nodes for itself, and long before and after it."""
 KIND_SHARE = 0.7
 """Each chapter leaves some kinds out: what one fault covers up, its absence shows."""
 
@@ -93,6 +116,8 @@ class Fault:
     what: str
     """A name of `NODE_FAULTS` or `WORKER_FAULTS`."""
     node: int | None = None
+    sides: tuple[int, ...] = ALL_SIDES
+    """Who it is a fault for, if it is a node's."""
     worker: int | None = None
     seed: int
     """For whatever else is to be drawn about it."""
@@ -128,29 +153,67 @@ def draw(
 
 
 def _within(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -> list[Fault]:
-    """Faults of nodes, never more at a time than can be spared."""
+    """Faults of nodes, never more at a time on any side than can be spared."""
     faults: list[Fault] = []
-    whole_at = [0.0] * nodes
+    ledger = Ledger(nodes)
     at = 0.0
     while (at := at + rng.expovariate(1 / NODE_PAUSE_S)) < seconds:
-        what = rng.choice(chosen)
+        what = _any(rng, chosen)
         kind = NODE_FAULTS[what]
-        if kind.forgets:
-            at = max(at, max(whole_at) + SETTLE_S)
-        else:
-            broken = sorted(each for each in whole_at if each > at)
-            if len(broken) >= spare(nodes):
-                at = broken[len(broken) - spare(nodes)]
-        node = rng.choice([index for index in range(nodes) if whole_at[index] <= at])
-        fault = _drawn(rng, at, what, kind, node=node)
-        whole = at + fault.seconds + kind.after
-        if whole > seconds:
-            continue
-        faults.append(fault)
-        whole_at[node] = whole
-        if kind.forgets:
-            at = whole + SETTLE_S
+        sides = rng.choice([ALL_SIDES, *zip(ALL_SIDES)]) if kind.network else ALL_SIDES
+        at = max(at, ledger.free_at(kind, sides))
+        node = rng.choice(ledger.whole(at, sides))
+        fault = _drawn(rng, at, what, kind, node=node, sides=sides)
+        if at + fault.seconds + kind.after <= seconds:
+            faults.append(fault)
+            ledger.book(fault, at + fault.seconds)
     return faults
+
+
+class Ledger:
+    """Which nodes are whole when, for each side; the rule of what may be broken besides."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = range(nodes)
+        self._spare = spare(nodes)
+        self._whole_at = {(side, node): 0.0 for side in ALL_SIDES for node in self._nodes}
+        self._settled_at = 0.0
+        """When every node knows every lease again, after a fault that forgets."""
+
+    def book(self, fault: Fault, ends_at: float) -> None:
+        """The node is broken until `ends_at`, and not whole for a while after that."""
+        assert fault.node is not None
+        whole_at = ends_at + fault.kind.after
+        for side in fault.sides:
+            self._whole_at[side, fault.node] = whole_at
+        if fault.kind.forgets:
+            self._settled_at = whole_at + SETTLE_S
+
+    def whole(self, at: float, sides: Sequence[int]) -> list[int]:
+        """The nodes that are whole at a time, for all these sides."""
+        return [
+            node for node in self._nodes if all(self._whole_at[side, node] <= at for side in sides)
+        ]
+
+    def free_at(self, kind: Kind, sides: Sequence[int]) -> float:
+        """When a fault of that kind may begin, for some node."""
+        if kind.forgets:
+            return max(self._settled_at, max(self._whole_at.values()) + SETTLE_S)
+        times = [self._settled_at]
+        for side in sides:
+            ends = sorted(self._whole_at[side, node] for node in self._nodes)
+            times.append(ends[-self._spare])
+        return max(times)
+
+    def allows(self, fault: Fault, at: float) -> bool:
+        """Whether this fault may begin at this time."""
+        free = self.free_at(fault.kind, fault.sides) <= at
+        return free and fault.node in self.whole(at, fault.sides)
+
+
+def _any(rng: random.Random, chosen: list[str]) -> str:
+    forgets = rng.random() < FORGETS_SHARE
+    return rng.choice([what for what in chosen if NODE_FAULTS[what].forgets == forgets] or chosen)
 
 
 def _beyond(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -> list[Fault]:
@@ -196,6 +259,7 @@ def _drawn(
     kind: Kind,
     *,
     node: int | None = None,
+    sides: tuple[int, ...] = ALL_SIDES,
     worker: int | None = None,
 ) -> Fault:
     return Fault(
@@ -203,6 +267,7 @@ def _drawn(
         seconds=rng.uniform(*kind.seconds),
         what=what,
         node=node,
+        sides=sides,
         worker=worker,
         seed=rng.randrange(2**32),
     )

@@ -8,7 +8,7 @@ import pytest
 
 from aioredlock2._demo.plan import spare
 from tests.faults.node_faults import MAKERS
-from tests.faults.plan import NODE_FAULTS, SETTLE_S, WORKER_FAULTS, Fault, draw
+from tests.faults.plan import ALL_SIDES, NODE_FAULTS, SETTLE_S, WORKER_FAULTS, Fault, draw
 
 SECONDS = 300.0
 ROUNDING_S = 1e-6
@@ -28,12 +28,22 @@ def of_nodes(faults: list[Fault]) -> list[Fault]:
 
 
 @pytest.mark.parametrize("nodes", [3, 5, 7])
-def test_a_quorum_is_always_whole(nodes: int) -> None:
+def test_a_quorum_is_always_whole_for_everybody(nodes: int) -> None:
     for seed in range(50):
         faults = of_nodes(drawn(seed, nodes))
         for fault in faults:
-            broken = {other.node for other in faults if span(other)[0] <= fault.at < span(other)[1]}
-            assert len(broken) <= spare(nodes), (seed, fault)
+            for side in ALL_SIDES:
+                broken = {
+                    other.node
+                    for other in faults
+                    if side in other.sides and span(other)[0] <= fault.at < span(other)[1]
+                }
+                assert len(broken) <= spare(nodes), (seed, fault)
+
+
+def test_the_sides_see_different_nodes() -> None:
+    sides = {fault.sides for seed in range(5) for fault in of_nodes(drawn(seed))}
+    assert {(0,), (1,), (0, 1)} == sides
 
 
 def test_a_node_that_forgets_is_the_only_one() -> None:
@@ -55,11 +65,12 @@ def test_a_node_that_forgets_is_the_only_one() -> None:
 
 def test_one_target_has_one_fault_at_a_time() -> None:
     for seed in range(50):
-        by_target: dict[str, float] = {}
+        whole_at: dict[tuple[str, int], float] = {}
         for fault in drawn(seed):
             begins, ends = span(fault)
-            assert by_target.get(fault.target, 0.0) <= begins, (seed, fault)
-            by_target[fault.target] = ends
+            for side in fault.sides:
+                assert whole_at.get((fault.target, side), 0.0) <= begins, (seed, fault)
+                whole_at[fault.target, side] = ends
 
 
 def test_every_kind_comes_up() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.faults.check import Verdict
 from tests.faults.history import Faulted
+from tests.faults.plan import SIDES
 
 __all__ = ["paint"]
 
@@ -71,9 +72,12 @@ def _leases(
 
 
 def _fault(axes: Any, mark: Faulted, began_at: float, row: int) -> None:
-    """On a worker's row below its leases, on a node's row over the whole height."""
+    """On a worker's row below its leases; on a node's row over its height, or at a side's place."""
     is_node = mark.target.startswith("node")
-    bottom, height = (row + 0.1, 0.8) if is_node else (row + BAND + 0.06, 0.9 - BAND)
+    bottom, height = (row + 0.08, 0.84) if is_node else (row + BAND + 0.06, 0.9 - BAND)
+    if mark.side is not None:
+        height /= SIDES
+        bottom += mark.side * height
     seconds = max(mark.until - mark.at, BAR_S_MIN)
     axes.broken_barh(
         [(mark.at - began_at, seconds)],
