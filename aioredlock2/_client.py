@@ -124,7 +124,7 @@ class Redlock:
     ) -> Lock:
         """A request for `resource`; nothing is sent yet.
 
-        resource: what to protect: a non-empty str (UTF-8) or bytes.
+        resource: what to protect: a non-empty str (UTF-8) or bytes, of at most 64 KiB.
         ttl: seconds the lock lives if its holder dies; the client's by default.
         wait: seconds to wait for it; 0 tries one round, None waits for ever; the client's by default.
         renew: extend in the background while it is held.

@@ -29,6 +29,8 @@ NODE_TIMEOUT_S_MAX = 0.05
 SECONDS_MAX = 2.0**53 / 1000
 """About 285,000 years; milliseconds beyond 2**53 are no longer exact."""
 SLOTS_PER_TTL = 64
+NAME_BYTES_MAX = 65_536
+"""Every request carries the name, to every node."""
 
 
 def wrong_type(name: str, value: object, allowed: str) -> TypeError:
@@ -80,12 +82,18 @@ def utf8(name: str, text: str) -> bytes:
 
 
 def resource_bytes(resource: object) -> bytes:
-    """A resource's name as bytes: str by strict UTF-8, bytes as they are, never empty."""
+    """A resource's name as bytes: str by strict UTF-8, bytes as they are, never empty or huge."""
     if not isinstance(resource, (str, bytes)):
         raise wrong_type("resource", resource, "a non-empty str or bytes")
     if not resource:
         raise wrong_value("resource", resource, "non-empty")
-    return utf8("resource", resource) if isinstance(resource, str) else resource
+    name = utf8("resource", resource) if isinstance(resource, str) else resource
+    if len(name) > NAME_BYTES_MAX:
+        raise ConfigurationError(
+            f"resource={shown(resource)}: must be at most {NAME_BYTES_MAX} bytes, not {len(name)}: "
+            "lock a hash of what is longer"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)

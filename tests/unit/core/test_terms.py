@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioredlock2 import ConfigurationError
-from aioredlock2._core.terms import SECONDS_MAX, LockTerms, number, resource_bytes, seconds
+from aioredlock2._core.terms import (
+    NAME_BYTES_MAX,
+    SECONDS_MAX,
+    LockTerms,
+    number,
+    resource_bytes,
+    seconds,
+)
 
 
 def terms(ttl: object, drift_factor: float = 0.01, node_timeout: float | None = None) -> LockTerms:
@@ -105,6 +112,15 @@ def test_f110_a_name_is_taken_as_it_is(resource: str | bytes, expected: bytes) -
 def test_f110_different_texts_stay_different(resource: str) -> None:
     """The bytes lead back to the text: nothing is lost on the way."""
     assert resource_bytes(resource).decode() == resource
+
+
+@pytest.mark.parametrize("unit", ["x", b"x", "\N{LOCK}"])
+def test_a_name_that_is_too_long_is_refused_and_not_shown_whole(unit: str | bytes) -> None:
+    longest = unit * (NAME_BYTES_MAX // len(unit.encode() if isinstance(unit, str) else unit))
+    assert len(resource_bytes(longest)) == NAME_BYTES_MAX
+    with pytest.raises(ConfigurationError, match="at most 65536 bytes") as caught:
+        resource_bytes(longest + unit)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("empty", ["", b""])
