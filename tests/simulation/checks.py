@@ -59,6 +59,7 @@ def judge(history: History, options: Options) -> Verdict:
     if "vm pause" not in options.broken:  # then no clock tells when things are due
         verdict.violations += [
             *deadlines_not_earned(history, options),
+            *grants_of_no_worth(history, options),
             *losses_told_late(history, options),
             *keys_left_behind(history),
             *sent_after_the_end(history),
@@ -160,14 +161,33 @@ def deadlines_not_earned(history: History, options: Options) -> Iterator[str]:
 
 def _extended_too_late(tenure: Tenure, history: History) -> Iterator[str]:
     deadlines = tenure.true_deadlines
-    stalls = history.stalls[tenure.process].stalls
-    for (_, old), (noticed_at, new) in itertools.pairwise(deadlines):
-        held_up = any(start <= noticed_at and end >= old for start, end in stalls)
+    for (_, old), (noticed_at, new) in zip(deadlines, deadlines[1:], strict=False):
+        held_up = _in_the_turn(history, tenure.process, noticed_at)
         if new > old and noticed_at > old + 1e-3 and not held_up:
             yield (
                 f"{noticed_at:.6f} REVIVED {tenure.name}: {tenure.process} extends to {new:.6f} "
                 f"what was over at {old:.6f}"
             )
+
+
+def grants_of_no_worth(history: History, options: Options) -> Iterator[str]:
+    """A grant is worth its ttl since its round began, and is not over when the caller gets it."""
+    for tenure in history.tenures:
+        if _in_the_turn(history, tenure.process, tenure.granted_at):
+            continue
+        (_, made_at), ttl = tenure.attempt.tokens[-1], tenure.attempt.ttl
+        _, until = tenure.true_deadlines[0]
+        due = made_at + ttl - 2 * (ttl * options.drift_factor + 0.002)
+        if until < due or until < tenure.granted_at:
+            yield (
+                f"{tenure.granted_at:.6f} WORTHLESS {tenure.name}: {tenure.process} gets it until "
+                f"{until:.6f} by a round of {made_at:.6f}"
+            )
+
+
+def _in_the_turn(history: History, process: str, at: float) -> bool:
+    """Whether the process was held up in the middle of the turn that ended at that time."""
+    return any(start <= at <= end + EARLY_S for start, end in history.stalls[process].mistimed)
 
 
 def losses_told_late(history: History, options: Options) -> Iterator[str]:
@@ -178,7 +198,7 @@ def losses_told_late(history: History, options: Options) -> Iterator[str]:
         stalls = history.stalls[tenure.process]
         slack = TURNS * options.turn_s + 1e-3
         if any(
-            start < tenure.until + slack and end > tenure.granted_at
+            start < tenure.until + slack and end > tenure.granted_at - tenure.attempt.ttl
             for start, end in stalls.mistimed
         ):
             slack += min(tenure.attempt.ttl * TICK_SHARE, TICK_S_MAX) * 1.1
@@ -268,10 +288,13 @@ def sent_after_the_end(history: History) -> Iterator[str]:
     """
     ends: dict[bytes, float] = {}
     untils: dict[bytes, list[tuple[float, float]]] = {}
+    granted: dict[bytes, float] = {}
     for tenure in history.tenures:
         ends[tenure.token] = tenure.released_at
         untils[tenure.token] = tenure.true_deadlines
+        granted[tenure.token] = tenure.granted_at
     revoked: set[tuple[int, bytes]] = set()
+    first_wire: dict[tuple[str, bytes], int] = {}
     for command in history.commands:
         if command.verb == "revoke":
             revoked.add((command.wire, command.token))
@@ -279,7 +302,10 @@ def sent_after_the_end(history: History) -> Iterator[str]:
             token = command.token
             opened_at = history.wires[command.wire].opened_at
             why = ""
-            if (command.wire, token) in revoked:
+            first = first_wire.setdefault((command.server, token), command.wire)
+            if first != command.wire and command.at < granted.get(token, math.inf):
+                why = "again, on another connection"
+            elif (command.wire, token) in revoked:
                 why = "behind its delete"
             elif opened_at > ends.get(token, math.inf):
                 why = f"on a connection made after its release at {ends[token]:.6f}"

@@ -218,7 +218,7 @@ class Faults:
         client = self._rng.choice(self._simulation.clients)
         if client.closed or client.process.died_at is not None:
             return ""
-        client.process.start(client.close())
+        client.close()
         self._world.later(self._rng.uniform(0.1, 3.0), self._simulation.replace, client)
         return f"{client.process.name} closes its client"
 

@@ -206,9 +206,9 @@ class Wire(asyncio.WriteTransport):
         if not self.is_open or not self.process.may_write():
             return
         self._reader.feed(bytes(data))
-        commands = []
+        commands: list[list[bytes]] = []
         while (words := self._reader.gets()) is not False:
-            commands.append([bytes(word) for word in words])
+            commands.append(words)
         self._note(commands)
         self._send_there(commands)
 

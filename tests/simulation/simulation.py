@@ -65,7 +65,6 @@ def _quiet() -> Iterator[None]:
     """No garbage collection at random times, and no warnings: leases are dropped on purpose."""
     logger = logging.getLogger("aioredlock2")
     was_disabled, logger.disabled = logger.disabled, True
-    gc.collect()
     gc.disable()
     try:
         with warnings.catch_warnings():
@@ -198,9 +197,7 @@ class Simulation:
 
     def _expect_the_end(self) -> None:
         """Everything is closed: no task, no exception and no key may be left."""
-        tasks = [
-            client.process.start(client.close()) for client in self.clients if not client.closed
-        ]
+        tasks = [client.close() for client in self.clients if not client.closed]
         self.world.run(self.world.now + CLOSING_S)
         for client in self.clients:
             left = [task for task in asyncio.all_tasks(client.process.loop) if not task.done()]

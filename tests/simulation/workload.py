@@ -77,9 +77,12 @@ class Client:
         for _ in range(self._options.tasks):
             self.tasks.append(self.process.start(self._use()))
 
-    async def close(self) -> None:
+    def close(self) -> asyncio.Task[None]:
         """Close the client, whatever its users are doing."""
         self.closed = self.stopping = True
+        return self.process.start(self._close())
+
+    async def _close(self) -> None:
         for tenure in self._watched:
             tenure.released_at = min(tenure.released_at, self.process.now())
         await self.redlock.aclose()
@@ -94,6 +97,8 @@ class Client:
 
     def _observe(self) -> None:
         """After each turn: what leases say of themselves, as a user who looks would see it."""
+        if not self._watched:
+            return
         for tenure, lease in list(self._watched.items()):
             hold = lease._hold
             if hold.valid_until != tenure.deadlines[-1][1]:
