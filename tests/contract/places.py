@@ -161,20 +161,11 @@ async def _opened(node: Node, other: Node, host: Host, levers: Levers) -> AsyncI
     other.open(Host(host.runtime), 0)
     try:
         await until(lambda: node.status.state is other.status.state is NodeState.UP)
-        bench = Bench(node, other, host, levers)
-        await _acquaint(bench)
-        yield bench
+        yield Bench(node, other, host, levers)
     finally:
         node.drop()
         other.drop()
         await asyncio.sleep(0.01)  # transports close in a later turn of the loop
-
-
-async def _acquaint(bench: Bench) -> None:
-    """Have the server know the scripts: the first use of one takes two requests instead of one."""
-    for verb in Verb:
-        for node in (bench.node, bench.other):
-            await bench.ask(verb, key=b"redlock:warm", ttl_ms=1, by=node)
 
 
 # In memory.

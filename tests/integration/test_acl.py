@@ -208,7 +208,7 @@ async def test_f107_no_command_to_extend_is_no_answer_not_a_refusal(
 
 
 @native_kinds
-async def test_f107_rights_taken_and_given_at_run_time(
+async def test_f107_h45_rights_taken_and_given_at_run_time(
     pool: ServerPool, view: Look, kind: Kind
 ) -> None:
     """The native command goes, then scripting goes and it comes back: same round, same connection."""
@@ -331,7 +331,7 @@ async def test_f108_no_channel_is_used(servers3: Sequence[Server], view: Look) -
         assert not {"publish", "spublish", "subscribe", "psubscribe", "ssubscribe"} & set(stats)
 
 
-async def test_a_deleted_user_is_an_outage_and_comes_back(
+async def test_h45_a_deleted_user_is_an_outage_and_comes_back(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """DELUSER closes the connections; a held lease lives on if the user is back in time."""

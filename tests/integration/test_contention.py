@@ -20,7 +20,7 @@ TASKS = 5
 SECTIONS = 8
 
 
-async def test_a_crowd_of_processes_makes_steady_progress(servers: Sequence[Server]) -> None:
+async def test_h34_a_crowd_of_processes_makes_steady_progress(servers: Sequence[Server]) -> None:
     """Twenty tasks in four processes on one name: no overlap, and no gap as long as half a ttl.
 
     A vote that stays split, or a minority that isn't given back, would last until the keys expire.

@@ -76,7 +76,7 @@ async def test_connecting_changes_nothing_on_the_server(
     assert "0" == view(any_servers3[0]).info("stats").get("expired_keys")
 
 
-async def test_f105_flushed_scripts_are_sent_again_in_the_same_attempt(
+async def test_f105_h40_flushed_scripts_are_sent_again_in_the_same_attempt(
     any_servers3: Sequence[Server], view: Look
 ) -> None:
     """SCRIPT FLUSH before every kind of operation: each works at the first call, on every node."""

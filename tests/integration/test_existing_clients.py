@@ -89,7 +89,7 @@ async def test_f119_the_client_stays_open_and_unused(
     assert "v" == await opened[0].get("k")
 
 
-async def test_f119_a_set_is_never_sent_twice(
+async def test_f119_h19_a_set_is_never_sent_twice(
     servers3: Sequence[Server], relays3: Relays, view: Look, opened: list[redis.asyncio.Redis]
 ) -> None:
     """The connection is cut between a SET and its reply: no client's retries send it again."""

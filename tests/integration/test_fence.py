@@ -105,7 +105,7 @@ async def test_h37_wiped_nodes_do_not_pull_the_fence_back(
     assert fences == sorted(set(fences))
 
 
-async def test_whatever_quorum_grants_the_next_fence_is_larger(
+async def test_h36_whatever_quorum_grants_the_next_fence_is_larger(
     relays3: Relays, view: Look, servers3: Sequence[Server]
 ) -> None:
     """Each time another node is away, and its counter stays behind."""

@@ -23,7 +23,7 @@ from tests.support.relay import Relays
 
 
 @pytest.mark.loop
-async def test_f047_an_acquire_cancelled_at_any_step_leaves_no_key(
+async def test_f047_h22_an_acquire_cancelled_at_any_step_leaves_no_key(
     servers3: Sequence[Server], relays3: Relays, view: Look
 ) -> None:
     """Cut off at every half millisecond of a slow acquire: the keys are gone at once, and nothing
@@ -43,7 +43,7 @@ async def test_f047_an_acquire_cancelled_at_any_step_leaves_no_key(
         assert [] == redlock.session().watchdog.holds
 
 
-async def test_f076_replies_stay_with_their_requests_whoever_gives_up(
+async def test_f076_h20_replies_stay_with_their_requests_whoever_gives_up(
     servers3: Sequence[Server], relays3: Relays, view: Look, rng: random.Random
 ) -> None:
     """Among many acquires cut off at random, each survivor finds its own token on the servers."""
@@ -82,7 +82,7 @@ async def test_f076_replies_stay_with_their_requests_whoever_gives_up(
 
 @pytest.mark.loop
 @pytest.mark.parametrize("first", ["reply", "cancel"])
-async def test_f078_a_cancellation_beside_the_deciding_reply_is_never_swallowed(
+async def test_f078_h23_a_cancellation_beside_the_deciding_reply_is_never_swallowed(
     first: str, servers3: Sequence[Server], view: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the very turn in which the quorum's reply is read the task is cancelled: it ends cancelled,
@@ -176,7 +176,7 @@ async def test_f091_waiting_blocks_nobody_and_starts_no_thread(
 
 
 @pytest.mark.loop
-async def test_f095_a_lock_is_not_reentrant_and_says_so(
+async def test_f095_h42_a_lock_is_not_reentrant_and_says_so(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """The inner one times out like any contender, the error tells who holds it, and the outer one

@@ -182,7 +182,7 @@ async def test_f101_a_huge_burst_starves_nobody(servers3: Sequence[Server]) -> N
         assert worst < 0.75 * (loop.time() - burst_began)
 
 
-async def test_f101_what_waits_for_a_stalled_node_is_bounded(
+async def test_f101_h25_what_waits_for_a_stalled_node_is_bounded(
     relays3: Relays, servers3: Sequence[Server]
 ) -> None:
     """Thousands of long names while one node takes nothing: little is kept for it."""

@@ -21,7 +21,7 @@ from tests.support.relay import Relays
 
 
 @pytest.mark.loop
-async def test_f066_a_release_that_is_cancelled_anywhere_still_deletes(
+async def test_f066_h24_a_release_that_is_cancelled_anywhere_still_deletes(
     servers3: Sequence[Server], relays3: Relays, view: Look
 ) -> None:
     """The deletes are on the wire before the exit can be cancelled; the cancellation comes out."""

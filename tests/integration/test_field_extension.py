@@ -212,7 +212,7 @@ async def test_f044_a_restart_without_persistence_is_noticed_by_the_next_renewal
             await rival.release()
 
 
-async def test_f044_the_restart_guard_prevents_it(fresh_servers: StartServers) -> None:
+async def test_f044_h07_the_restart_guard_prevents_it(fresh_servers: StartServers) -> None:
     """A rival with the guard on doesn't count the node that has restarted: nobody gets the lock."""
     servers = fresh_servers(3)
     with Relays(servers) as relays:

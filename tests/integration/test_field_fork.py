@@ -17,7 +17,7 @@ from tests.support.fleet import Look, all_keys, everywhere
 from tests.support.relay import Relays
 
 
-async def test_a_forked_child_finds_the_parents_client_dead_and_leaves_it_alone(
+async def test_h43_a_forked_child_finds_the_parents_client_dead_and_leaves_it_alone(
     servers3: Sequence[Server], relays3: Relays, view: Look
 ) -> None:
     """In the child the lease is lost, every call says why, leaving and closing send nothing; a new

@@ -62,7 +62,7 @@ async def test_f051_a_body_is_stopped_when_its_lease_is_lost(
 
 
 @pytest.mark.loop
-async def test_a_body_that_blocks_the_loop_past_its_ttl_is_stopped_in_two_turns(
+async def test_h30_a_body_that_blocks_the_loop_past_its_ttl_is_stopped_in_two_turns(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """It reads its loss at once, and nothing is sent for the lease but its deletes."""
@@ -92,7 +92,7 @@ async def test_a_body_that_blocks_the_loop_past_its_ttl_is_stopped_in_two_turns(
             assert names(running) <= {b"DELIFEQ", b"EXISTS", b"GET", b"PTTL"}
 
 
-async def test_f054_a_holder_that_was_stopped_past_its_ttl_sends_no_renewal(
+async def test_f054_h01_a_holder_that_was_stopped_past_its_ttl_sends_no_renewal(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """After SIGCONT it learns of its loss first; only its deletes go out, and they hit nothing."""
@@ -133,7 +133,7 @@ async def test_f054_an_acquire_that_was_stopped_past_its_ttl_is_too_late(
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock that counts suspend")
-async def test_f055_validity_is_read_from_the_clock_that_counts_suspend(
+async def test_f055_h16_validity_is_read_from_the_clock_that_counts_suspend(
     servers: Sequence[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Linux that is CLOCK_BOOTTIME, and no other clock is asked."""
@@ -166,7 +166,7 @@ class SuspendableClock:
 
 @pytest.mark.loop
 @pytest.mark.parametrize("renew", [True, False])
-async def test_f055_a_suspend_longer_than_the_validity_is_noticed_at_once(
+async def test_f055_h16_a_suspend_longer_than_the_validity_is_noticed_at_once(
     renew: bool, servers3: Sequence[Server], view: Look
 ) -> None:
     """The loop's timers have stood still, but the lease reads lost in that very moment, the body is
@@ -299,7 +299,7 @@ async def test_f058_trouble_of_the_watchdog_stays_with_the_holder(
     assert [] == stray_errors
 
 
-async def test_f060_keys_removed_by_an_operator_are_missed_at_the_next_renewal(
+async def test_f060_h13_keys_removed_by_an_operator_are_missed_at_the_next_renewal(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """FLUSHALL on all nodes: lost, nothing planted again, and whoever is next keeps the lock."""
@@ -319,7 +319,7 @@ async def test_f060_keys_removed_by_an_operator_are_missed_at_the_next_renewal(
         await following.release()
 
 
-async def test_f061_eviction_is_warned_of_and_noticed(
+async def test_f061_h12_eviction_is_warned_of_and_noticed(
     fresh_servers: StartServers, view: Look, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that evicts keys drops the lock under pressure: one warning, then the loss."""

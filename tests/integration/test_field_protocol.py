@@ -113,7 +113,7 @@ def once(relay: Relay, data: bytes) -> Callable[[bytes], bytes]:
     return rewrite
 
 
-async def test_f102_any_bytes_at_all_harm_one_vote_at_most(
+async def test_f102_h39_any_bytes_at_all_harm_one_vote_at_most(
     relays3: Relays, rng: random.Random
 ) -> None:
     """One node's replies mutilated at random, hundreds of times: the two others always decide."""
@@ -167,7 +167,7 @@ BY_SCRIPT = re.compile(rb"DEL %b|PEXPIRE %b \d+" % (NAME, NAME))
 BY_TEST = (b"UNLINK", b"MSET", b"CLIENT SETNAME", b"ECHO", b"KEYS", b"SCRIPT FLUSH")
 
 
-async def test_f109_nothing_is_ever_said_but_this(
+async def test_f109_h28_nothing_is_ever_said_but_this(
     any_servers3: Sequence[Server], view: Look
 ) -> None:
     """No bare DELEX, no DEL but a script's, no SET without NX or IFEQ and PX, no empty token."""

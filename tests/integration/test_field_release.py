@@ -47,7 +47,7 @@ async def complete(report: ReleaseReport) -> ReleaseReport:
     return report
 
 
-async def test_f063_no_key_is_ever_deleted_without_a_comparison(
+async def test_f063_h15_no_key_is_ever_deleted_without_a_comparison(
     any_servers3: Sequence[Server], view: Look
 ) -> None:
     """Whatever happens, DEL comes from inside a script only, right behind its GET."""

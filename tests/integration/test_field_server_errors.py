@@ -93,7 +93,7 @@ async def test_f024_failed_snapshots_of_a_majority_are_told(
                 pass
 
 
-async def test_f025_at_maxmemory_leases_can_be_kept_and_given_back(
+async def test_f025_h29_at_maxmemory_leases_can_be_kept_and_given_back(
     any_servers3: Sequence[Server], view: Look
 ) -> None:
     """OOM on a SET is no vote; extension and release get through, whatever the server's kind."""
@@ -165,7 +165,7 @@ async def until_votes_again(redlock: Redlock, index: int) -> None:
     raise AssertionError(f"node {index} stays away: {redlock.nodes[index]}")
 
 
-async def test_f027_a_lease_outlives_a_busy_majority_within_its_validity(
+async def test_f027_h29_a_lease_outlives_a_busy_majority_within_its_validity(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """Two of three answer BUSY when renewal is due: it is tried again, and the lease is kept."""

@@ -257,7 +257,7 @@ class Model:
 
 
 @pytest.mark.loop
-async def test_f124_every_call_in_every_state_has_its_result(
+async def test_f124_h41_every_call_in_every_state_has_its_result(
     servers3: Sequence[Server], relays3: Relays, view: Look, rng: random.Random
 ) -> None:
     """Hundreds of random calls among random faults: held, then lost or released, and nothing else."""

@@ -162,7 +162,7 @@ def test_f035_a_ttl_that_drift_and_node_timeouts_use_up_is_refused() -> None:
         redlock(NAME, ttl=1)
 
 
-async def test_f036_no_key_is_ever_without_a_ttl(
+async def test_f036_h27_no_key_is_ever_without_a_ttl(
     pool: ServerPool, view: Look, rng: random.Random
 ) -> None:
     """Holders are killed at random points: at no instant has any key no ttl, and all keys end."""

@@ -279,7 +279,9 @@ async def test_f022_renewals_of_many_leases_are_spread(servers3: Sequence[Server
             await lease.release()
 
 
-async def test_f022_a_crowd_makes_steady_progress(servers: Sequence[Server], view: Look) -> None:
+async def test_f022_h33_a_crowd_makes_steady_progress(
+    servers: Sequence[Server], view: Look
+) -> None:
     """Fifty waiters of ten clients on five nodes: no long gap, and few commands per lock."""
     ttl = 20.0
     wins: list[float] = [time.monotonic()]
@@ -307,7 +309,7 @@ async def test_f022_a_crowd_makes_steady_progress(servers: Sequence[Server], vie
         assert view(server).commandstats()["set"] < 100 * 5
 
 
-async def test_f023_a_waiter_takes_over_from_a_killed_holder(
+async def test_f023_h32_a_waiter_takes_over_from_a_killed_holder(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """SIGKILL for a holder that renews: a waiter goes on past the ttl and has it soon after."""

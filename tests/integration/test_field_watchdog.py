@@ -55,7 +55,7 @@ async def test_f048_garbage_collection_does_not_stop_renewal(
     await (hold_by_hand() if kept == "the lease" else hold_in_body())
 
 
-async def test_f049_max_hold_ends_a_lease_that_nobody_gives_back(
+async def test_f049_h31_max_hold_ends_a_lease_that_nobody_gives_back(
     redlock3: Redlock, servers3: Sequence[Server], view: Look, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A body that hangs beside a healthy loop: at `max_hold` the holder is told, renewal stops, and

@@ -34,7 +34,7 @@ def by_name(server: Server) -> str:
     return f"redis://localhost:{server.port}"
 
 
-async def test_f003_a_second_address_of_one_server_never_votes(
+async def test_f003_h10_a_second_address_of_one_server_never_votes(
     servers: Sequence[Server], view: Look, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One error log, red in the status, and a quorum needs two other servers."""
@@ -55,7 +55,9 @@ async def test_f003_a_second_address_of_one_server_never_votes(
     assert not view(one).keys()
 
 
-async def test_f003_three_relays_to_one_server_are_one_vote(pool: ServerPool, view: Look) -> None:
+async def test_f003_h10_three_relays_to_one_server_are_one_vote(
+    pool: ServerPool, view: Look
+) -> None:
     """Whoever comes first has the vote; nobody ever locks with it alone."""
     (server,) = pool.take(Kind.VALKEY9, 1)
     with Relays([server] * 3) as relays:
@@ -227,7 +229,7 @@ async def test_f061_where_info_is_refused_nothing_is_said(
     assert [] == logged(caplog, logging.WARNING)
 
 
-async def test_f114_a_promoted_replica_takes_its_masters_place(
+async def test_f114_h09_a_promoted_replica_takes_its_masters_place(
     servers: Sequence[Server], view: Look
 ) -> None:
     """Nothing is assumed about replication: what the new master lacks is planted there again."""

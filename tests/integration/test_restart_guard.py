@@ -78,7 +78,7 @@ async def test_the_guard_can_be_switched_off(fresh_servers: StartServers) -> Non
         assert NodeState.UP is redlock.nodes[0].state
 
 
-async def test_a_restarted_node_sits_out_while_the_others_go_on(
+async def test_h07_a_restarted_node_sits_out_while_the_others_go_on(
     servers3: Sequence[Server], view: Look
 ) -> None:
     """Locks go on with the majority; the node takes back what it has, and votes after its guard."""
@@ -106,7 +106,7 @@ async def test_a_restarted_node_sits_out_while_the_others_go_on(
             await deleted(await each.release())
 
 
-async def test_another_server_at_the_address_is_new_whatever_its_uptime(
+async def test_h09_another_server_at_the_address_is_new_whatever_its_uptime(
     servers: Sequence[Server], view: Look
 ) -> None:
     """A promoted or swapped server: the run id has changed, so it counts from first sight."""
@@ -172,7 +172,7 @@ async def test_the_guard_grows_with_the_largest_ttl(fresh_servers: StartServers)
         assert all(50 < node.guard_left <= 61 for node in redlock.nodes)
 
 
-async def test_seconds_stay_as_given_and_a_longer_ttl_warns_once(
+async def test_h44_seconds_stay_as_given_and_a_longer_ttl_warns_once(
     servers3: Sequence[Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The user has said what is shared with other clients; a longer ttl of ours is told."""
@@ -187,7 +187,7 @@ async def test_seconds_stay_as_given_and_a_longer_ttl_warns_once(
     assert ["ttl 20 s is longer than the restart guard of 1 s" in text for text in texts] == [True]
 
 
-async def test_a_node_that_was_a_replica_meanwhile_is_guarded(
+async def test_h09_a_node_that_was_a_replica_meanwhile_is_guarded(
     servers: Sequence[Server], view: Look
 ) -> None:
     """Demoted, emptied by the new master, promoted again: same run id, but it has forgotten."""

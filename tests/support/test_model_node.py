@@ -180,7 +180,7 @@ async def test_4_a_grant_is_never_sent_again() -> None:
 
 @pytest.mark.parametrize("arrives", [True, False])
 @in_virtual_time
-async def test_4_what_lay_in_the_old_sockets_buffers_may_still_arrive(arrives: bool) -> None:
+async def test_h18_4_what_lay_in_the_old_sockets_buffers_may_still_arrive(arrives: bool) -> None:
     """Its answer doesn't, nor does it count for a request of the new connection."""
     node = opened()
     node.then(Verb.GRANT, Way(there=0.5))

@@ -38,7 +38,7 @@ from tests.support.virtual import in_virtual_time, settle, the_loop
 
 
 @in_virtual_time
-async def test_validity_counts_from_before_the_send() -> None:
+async def test_h03_validity_counts_from_before_the_send() -> None:
     """The 30 ms that the round took are not given to the holder."""
     nodes = model_nodes(3)
     for node in nodes:
@@ -164,7 +164,7 @@ async def test_a_pause_outlasts_a_rivals_round() -> None:
 
 
 @in_virtual_time
-async def test_what_a_lost_round_won_is_given_back_before_the_pause() -> None:
+async def test_h34_what_a_lost_round_won_is_given_back_before_the_pause() -> None:
     nodes = nearby()
     hold_elsewhere(nodes[:3])
     async with client(nodes) as redlock:
@@ -178,7 +178,7 @@ async def test_what_a_lost_round_won_is_given_back_before_the_pause() -> None:
 
 
 @in_virtual_time
-async def test_every_round_has_a_fresh_token_and_is_taken_back() -> None:
+async def test_h14_every_round_has_a_fresh_token_and_is_taken_back() -> None:
     nodes = nearby()
     hold_elsewhere(nodes[:3])
     async with client(nodes) as redlock:
@@ -309,7 +309,7 @@ async def test_f013_a_longer_wait_is_used_for_nodes_that_come_later() -> None:
 
 
 @in_virtual_time
-async def test_f013_a_node_that_comes_back_ends_the_pause() -> None:
+async def test_f013_h32_a_node_that_comes_back_ends_the_pause() -> None:
     nodes = nearby(3)
     async with client(nodes, retry=RetryPolicy(floor=1, cap=5)) as redlock:
         for node in nodes[:2]:

@@ -39,7 +39,7 @@ async def in_line(redlock: Redlock, names: str) -> list[asyncio.Task[Lease]]:
 
 
 @in_virtual_time
-async def test_behind_a_lease_of_this_client_nothing_is_sent() -> None:
+async def test_h33_behind_a_lease_of_this_client_nothing_is_sent() -> None:
     nodes = nearby()
     async with client(nodes) as redlock:
         first = await redlock("x", renew=False).acquire()

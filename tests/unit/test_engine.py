@@ -156,7 +156,7 @@ class SlowToWrite(ModelNode):
 
 
 @in_virtual_time
-async def test_a_round_began_before_its_first_byte_left() -> None:
+async def test_h03_a_round_began_before_its_first_byte_left() -> None:
     """Writing takes time too, and it is the holder's loss, never its gain."""
     nodes = [SlowToWrite(node.name, node.server) for node in model_nodes(3)]
     engine = engine_of(nodes)
@@ -227,7 +227,7 @@ async def test_the_clean_up_of_a_straggler_waits_behind_its_set() -> None:
 @given(
     turns=st.integers(0, 12), delays=st.lists(st.sampled_from([0.0, 0.001]), min_size=5, max_size=5)
 )
-def test_f047_cancelled_at_any_moment_a_round_leaves_no_key(
+def test_f047_h22_cancelled_at_any_moment_a_round_leaves_no_key(
     turns: int, delays: list[float]
 ) -> None:
     """Either the round is handed over or CancelledError comes out and everything is taken back."""
@@ -256,7 +256,7 @@ def test_f047_cancelled_at_any_moment_a_round_leaves_no_key(
 
 
 @in_virtual_time
-async def test_f078_cancelled_in_the_very_turn_it_is_won_it_is_taken_back() -> None:
+async def test_f078_h23_cancelled_in_the_very_turn_it_is_won_it_is_taken_back() -> None:
     nodes = model_nodes(3)
     engine = engine_of(nodes)
     task = asyncio.create_task(engine.grant(KEY, TERMS))

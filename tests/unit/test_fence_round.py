@@ -71,7 +71,7 @@ async def test_two_round_trips_where_they_differ_and_only_those_behind_are_asked
 
 
 @in_virtual_time
-async def test_the_next_fence_is_larger_whatever_quorum_grants() -> None:
+async def test_h36_the_next_fence_is_larger_whatever_quorum_grants() -> None:
     """Every pair of quorums of three nodes, with counters far apart: no fence is given twice."""
     for apart in (COUNTERS, 1, 10**12):
         for one in range(3):
@@ -90,7 +90,7 @@ async def test_the_next_fence_is_larger_whatever_quorum_grants() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_lost_the_key_meanwhile_does_not_count() -> None:
+async def test_h36_a_node_that_lost_the_key_meanwhile_does_not_count() -> None:
     """It may have granted somebody else: without it there is no quorum for this fence."""
     nodes = nearby(3)
     counted(nodes, 1, 5, 1)
@@ -107,7 +107,7 @@ async def test_a_node_that_lost_the_key_meanwhile_does_not_count() -> None:
 
 
 @in_virtual_time
-async def test_f4_a_stragglers_larger_counter_is_not_overlooked() -> None:
+async def test_h36_a_stragglers_larger_counter_is_not_overlooked() -> None:
     """It comes while the confirmation is under way, which then fails: the fence is the straggler's."""
     nodes = nearby(3)
     counted(nodes, 1, 5, 100)

@@ -172,7 +172,7 @@ async def test_an_extension_counts_at_the_quorum_th_yes() -> None:
 
 
 @in_virtual_time
-async def test_an_extension_decided_after_the_deadline_it_replaces_does_not_count() -> None:
+async def test_h26_an_extension_decided_after_the_deadline_it_replaces_does_not_count() -> None:
     """The nodes said yes, but for an instant the lease was not provable: that is final."""
     nodes = nearby()
     async with client(nodes) as redlock:
@@ -281,7 +281,7 @@ async def test_a_new_ttl_holds_for_the_renewals_to_come() -> None:
 
 @pytest.mark.parametrize("fault", ["OOM", "BUSY", "LOADING", "NOPERM", "READONLY", "MISCONF"])
 @in_virtual_time
-async def test_f027_errors_are_no_refusal(fault: str) -> None:
+async def test_f027_h29_errors_are_no_refusal(fault: str) -> None:
     """The lease lasts to its deadline, tried again meanwhile, and goes on if they end in time."""
     nodes = nearby()
     async with client(nodes) as redlock:

@@ -79,7 +79,7 @@ async def test_f115_between_the_deadline_and_the_timer_it_is_not_held_either() -
 
 
 @in_virtual_time
-async def test_f030_after_a_blocked_loop_no_renewal_goes_out_first() -> None:
+async def test_f030_h30_after_a_blocked_loop_no_renewal_goes_out_first() -> None:
     nodes = nearby()
     async with client(nodes) as redlock:
         lease = await redlock("x").acquire()

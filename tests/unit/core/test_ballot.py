@@ -184,7 +184,7 @@ def test_an_inspection_hears_everybody_out(case: tuple[int, Sequence[tuple[int, 
     assert ballot.verdict is (WON if answers >= MAJORITIES[nodes] else UNREACHABLE)
 
 
-def test_a_late_vote_is_written_down_and_changes_nothing() -> None:
+def test_h21_a_late_vote_is_written_down_and_changes_nothing() -> None:
     ballot = Told(3, grant_rule)
     ballot.cast(0, GRANTED)
     ballot.cast(1, GRANTED)

@@ -28,7 +28,7 @@ def test_the_table_in_the_text_is_the_table_in_force(state: LeaseState, event: L
 
 @pytest.mark.parametrize("end", [LOST, RELEASED])
 @pytest.mark.parametrize("event", LeaseEvent)
-def test_what_is_over_stays_as_it_ended(end: LeaseState, event: LeaseEvent) -> None:
+def test_h41_what_is_over_stays_as_it_ended(end: LeaseState, event: LeaseEvent) -> None:
     assert after(end, event) is end
 
 

@@ -19,7 +19,7 @@ def test_it_is_the_ttl_less_drift_from_the_start_of_the_round() -> None:
 
 
 @given(started_at=st.floats(0, 1e9), ttl=TTLS, factor=FACTORS)
-def test_it_ends_before_the_nodes_may_drop_the_key(
+def test_h04_it_ends_before_the_nodes_may_drop_the_key(
     started_at: float, ttl: float, factor: float
 ) -> None:
     """No node executes the SET before `started_at`, so none drops the key before started_at + ttl_ms.

@@ -107,7 +107,7 @@ def test_f110_names_of_any_bytes_arrive_whole(key: bytes, ttl_ms: int) -> None:
 
 
 @pytest.mark.parametrize(("verb", "form"), PLAIN, ids=name_of)
-def test_f063_f109_nothing_is_ever_set_without_px_or_deleted_without_comparing(
+def test_f063_f109_h27_nothing_is_ever_set_without_px_or_deleted_without_comparing(
     verb: Verb, form: Form
 ) -> None:
     command = asked(form, request_of(verb))

@@ -70,7 +70,7 @@ def assert_meant(pairs: list[tuple[int, object]]) -> None:
 
 
 @pytest.mark.parametrize("split", range(len(STREAM) + 1))
-def test_f102_a_stream_may_be_split_anywhere(split: int) -> None:
+def test_f102_h39_a_stream_may_be_split_anywhere(split: int) -> None:
     assert_meant(fed(expecting(len(RECORDED)), STREAM[:split], STREAM[split:]))
 
 

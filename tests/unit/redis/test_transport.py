@@ -288,7 +288,7 @@ async def test_overdue_means_what_was_open_at_the_deadline() -> None:
 
 
 @in_virtual_time
-async def test_two_seconds_of_silence_with_requests_open_are_the_end() -> None:
+async def test_h25_two_seconds_of_silence_with_requests_open_are_the_end() -> None:
     link, notes, owner = linked()
     link.send(b".", 0)
     await asyncio.sleep(SILENCE_S - 0.01)
@@ -365,7 +365,7 @@ async def test_the_end_is_told_once(error: Exception | None, cause: str) -> None
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @in_virtual_time
-async def test_an_abort_does_not_deliver_what_lies_in_the_send_buffer(family: int) -> None:
+async def test_h18_an_abort_does_not_deliver_what_lies_in_the_send_buffer(family: int) -> None:
     link, notes, _ = linked(family)
     link.abort("doubt")
     assert notes.sock is not None
