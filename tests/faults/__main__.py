@@ -2,6 +2,7 @@
 
     python -m tests.faults [--minutes M] [--seed S] [--server valkey9|redis8|valkey8|redis62]
                            [--nodes N] [--workers N] [--beyond] [--chapter N] [--out DIRECTORY]
+    python -m tests.faults --judge HISTORY [--beyond]
 
 Workers in processes of their own contend for a few names; nodes, network and workers are harmed by a
 schedule drawn from the seed, never more nodes at a time than the quorum can spare. Every grant,
@@ -9,7 +10,8 @@ extension, loss and release is written down, and judged chapter by chapter. Hist
 the first, the last and every bad chapter are kept in the directory, with report.json.
 
 `--beyond` breaks the assumptions as well (no restart guard, majorities that forget): overlaps are then
-counted, and the fences must still be in order. `--chapter N` plays that chapter of the seed alone.
+counted, and the fences must still be in order. `--chapter N` plays the faults of that chapter of the
+seed again; what the processes make of them is up to the machine. `--judge` judges a kept history anew.
 
 Ends with status 1 on any violation.
 """
@@ -18,14 +20,16 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from aioredlock2._demo.clock import now
 from tests.faults import node_faults
 from tests.faults.arena import Arena
-from tests.faults.chapter import AFTERMATH_S, play
+from tests.faults.chapter import AFTERMATH_S, CHAPTER_S, FAULTS_S, play
 from tests.faults.check import Verdict, judge
 from tests.faults.crew import Crew
 from tests.faults.history import read
@@ -35,14 +39,16 @@ from tests.faults.timeline import paint
 from tests.support import servers
 from tests.support.servers import Kind
 
-CHAPTER_S = 60.0
 FAULTS_S_MIN = 5.0
 WORKERS_MAX = 4
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run, report, and return the exit status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the servers and workers too
     options = _options(arguments)
+    if options.judge is not None:
+        return _judge_again(options)
     kind = next(kind for kind in Kind if kind.label == options.server)
     options.out.mkdir(parents=True, exist_ok=True)
     report = Report(
@@ -79,33 +85,43 @@ def _run(arena: Arena, crew: Crew, report: Report, options: argparse.Namespace) 
     if not options.beyond:
         time.sleep(GUARD_S)
     number = options.chapter or 1
-    history = options.out / "history"
     while True:
         left = ends_at - time.monotonic() - AFTERMATH_S
         is_last = bool(options.chapter) or left < CHAPTER_S
-        seconds = max(FAULTS_S_MIN, min(CHAPTER_S - AFTERMATH_S, left))
-        path = history.with_name(f"history-{number}.jsonl")
+        seconds = max(FAULTS_S_MIN, min(FAULTS_S, left))
+        path = options.out / f"history-{number}.jsonl"
         path.unlink(missing_ok=True)
         seed = f"{options.seed} {number}"
-        play(arena, crew, path, seed=seed, seconds=seconds, beyond=options.beyond)
+        hung = play(arena, crew, path, seed=seed, seconds=seconds, beyond=options.beyond)
         verdict = judge(read(path), beyond=options.beyond, fences=report.fences)
+        if hung:
+            verdict.blame("hung", now(), hung)
         report.add(verdict)
-        _tell(verdict, report, path, number, options)
+        _tell(verdict, report, number, options)
         if number > 1 and not (verdict.violations or is_last):
             path.unlink()
         else:
-            title = f"{options.server}, seed {options.seed}, chapter {number}"
-            picture = path.with_name(f"timeline-{number}.svg")
-            if not paint(verdict, picture, title, options.nodes):
-                print("no picture: matplotlib is not installed")
-        if is_last:
+            _paint(verdict, path, f"{options.server}, seed {options.seed}, chapter {number}")
+        if is_last or hung:
             return
         number += 1
 
 
-def _tell(
-    verdict: Verdict, report: Report, path: Path, number: int, options: argparse.Namespace
-) -> None:
+def _judge_again(options: argparse.Namespace) -> int:
+    verdict = judge(read(options.judge), beyond=options.beyond)
+    report = Report({"history": str(options.judge)})
+    report.add(verdict)
+    _paint(verdict, options.judge, options.judge.name)
+    print("\n".join([*map(str, verdict.violations), *report.lines()]))
+    return 1 if verdict.violations else 0
+
+
+def _paint(verdict: Verdict, history: Path, title: str) -> None:
+    if not paint(verdict, history.with_suffix(".svg"), title):
+        print("no picture: matplotlib is not installed")
+
+
+def _tell(verdict: Verdict, report: Report, number: int, options: argparse.Namespace) -> None:
     counts = verdict.counts
     print(
         f"chapter {number}: {counts['acquired']} acquired, {counts['lost']} lost, "
@@ -134,6 +150,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--beyond", action="store_true")
     parser.add_argument("--chapter", type=int)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--judge", type=Path)
     options = parser.parse_args(arguments)
     if options.out is None:
         options.out = Path("build") / "faults" / f"{options.server}-{options.seed}"

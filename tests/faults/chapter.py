@@ -22,7 +22,7 @@ from tests.faults.crew import Crew
 from tests.faults.history import Faulted, History, Keys, Whole
 from tests.faults.plan import GUARD_S, SIDES, TTL_S, Fault, Ledger, draw
 
-__all__ = ["AFTERMATH_S", "play"]
+__all__ = ["AFTERMATH_S", "CHAPTER_S", "FAULTS_S", "play"]
 
 CONVERGE_S = GUARD_S + 2.0
 CANCEL_S = 1.0
@@ -33,6 +33,8 @@ QUIET_S = TTL_S + 0.5
 """No key outlives its last release by more than its ttl."""
 AFTERMATH_S = CONVERGE_S + CANCEL_S + QUIET_S + 3.0
 """What a chapter takes besides its faults, about."""
+CHAPTER_S = 60.0
+FAULTS_S = CHAPTER_S - AFTERMATH_S
 
 THREADS = 16
 LOOK_S = 0.02
@@ -42,12 +44,15 @@ DELAY_S_MAX = 3.0
 
 def play(
     arena: Arena, crew: Crew, history: Path, *, seed: str, seconds: float, beyond: bool
-) -> None:
-    """Play one chapter; all that happens is in the history."""
+) -> str:
+    """Play one chapter, or its beginning; all that happens is in the history.
+
+    Returns an empty string, or which workers don't come to rest.
+    """
     rng = random.Random(seed)
     faults = draw(
         rng,
-        seconds,
+        FAULTS_S,
         nodes=len(arena.servers),
         workers=crew.size,
         beyond=beyond,
@@ -55,18 +60,21 @@ def play(
     )
     with History(history) as record:
         crew.work(history, rng.randrange(2**32))
-        _Harm(arena, crew, record, beyond=beyond).do(faults, seconds)
+        begun = [fault for fault in faults if fault.whole_at <= seconds]
+        _Harm(arena, crew, record, beyond=beyond).do(begun, seconds)
         arena.mend()
         record.write(Whole(at=now()))
         time.sleep(CONVERGE_S)
         crew.cancel(CANCEL_S)
-        crew.rest()
+        if hung := crew.rest():
+            return hung
         for pause in (CLEAN_S, QUIET_S):
             # Whatever came of the faults has run out by the first look: all is given back cleanly.
             time.sleep(pause)
             for index, server in enumerate(arena.servers):
                 if keys := arena.lock_keys(server):
                     record.write(Keys(at=now(), node=index, keys=keys))
+    return ""
 
 
 class _Harm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.support.child import Child, Finished
 __all__ = ["Crew"]
 
 REST_S_MAX = 30.0
+EXPLAIN_S = 1.0
 
 
 class Crew:
@@ -54,13 +56,22 @@ class Crew:
             _tell(child, {"do": "cancel", "seconds": seconds})
         time.sleep(seconds)
 
-    def rest(self) -> None:
-        """Return when nobody holds anything or asks for anything."""
+    def rest(self) -> str:
+        """Return when nobody holds anything or asks for anything; or name those who don't end.
+
+        What these are at is in the history as a stray error, if their loops still run.
+        """
         for child in self._children:
             _tell(child, {"do": "rest"})
-        for child in self._children:
-            line = child.line(REST_S_MAX)
-            assert line == "resting", line
+        hung = []
+        for number, child in enumerate(self._children):
+            try:
+                assert child.line(REST_S_MAX) == "resting"
+            except AssertionError as error:
+                hung.append(f"worker {number + 1} did not come to rest: {error}")
+                _tell(child, {"do": "explain"})
+                time.sleep(EXPLAIN_S)
+        return "; ".join(hung)
 
     def harm(self, fault: Fault, over: threading.Event) -> bool:
         """Make a worker's fault, wait, and heal it; False if the one before is not healed yet."""
@@ -99,7 +110,7 @@ class Crew:
         """End all in good order; what is left of them."""
         for child in self._children:
             child.thaw()
-        return [child.finish() for child in self._children]
+        return [_finished(child) for child in self._children]
 
     def _start(self, number: int) -> Child:
         log = self._directory / f"worker-{number + 1}.log"
@@ -127,3 +138,10 @@ class Crew:
 
 def _tell(child: Child, order: dict[str, Any]) -> None:
     child.tell(json.dumps(order))
+
+
+def _finished(child: Child) -> Finished:
+    try:
+        return child.finish()
+    except subprocess.TimeoutExpired:
+        return Finished(1, [], "it does not end")

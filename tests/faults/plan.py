@@ -128,6 +128,11 @@ class Fault:
         return (WORKER_FAULTS if self.node is None else NODE_FAULTS)[self.what]
 
     @property
+    def whole_at(self) -> float:
+        """When its target is whole again, by plan."""
+        return self.at + self.seconds + self.kind.after
+
+    @property
     def target(self) -> str:
         """For people: "node 2" or "worker 1"; both count from 1."""
         if self.node is not None:
@@ -164,7 +169,7 @@ def _within(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -
         at = max(at, ledger.free_at(kind, sides))
         node = rng.choice(ledger.whole(at, sides))
         fault = _drawn(rng, at, what, kind, node=node, sides=sides)
-        if at + fault.seconds + kind.after <= seconds:
+        if fault.whole_at <= seconds:
             faults.append(fault)
             ledger.book(fault, at + fault.seconds)
     return faults
@@ -229,7 +234,7 @@ def _beyond(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -
         count = rng.randint(nodes // 2 + 1, nodes) if many else 1
         for node in rng.sample(free, min(count, len(free))):
             fault = _drawn(rng, at, what, NODE_FAULTS[what], node=node)
-            if at + fault.seconds + fault.kind.after <= seconds:
+            if fault.whole_at <= seconds:
                 faults.append(fault)
                 whole_at[node] = at + fault.seconds + RECONNECT_S
     return faults
@@ -246,9 +251,9 @@ def _for_workers(rng: random.Random, seconds: float, workers: int) -> list[Fault
             continue
         worker = rng.choice(free)
         fault = _drawn(rng, at, what, WORKER_FAULTS[what], worker=worker)
-        if at + fault.seconds + fault.kind.after <= seconds:
+        if fault.whole_at <= seconds:
             faults.append(fault)
-            free_at[worker] = at + fault.seconds + fault.kind.after
+            free_at[worker] = fault.whole_at
     return faults
 
 

@@ -12,6 +12,7 @@ from tests.faults.plan import ALL_SIDES, NODE_FAULTS, SETTLE_S, WORKER_FAULTS, F
 
 SECONDS = 300.0
 ROUNDING_S = 1e-6
+SEEDS = range(20)
 
 
 def drawn(seed: int, nodes: int = 5, *, beyond: bool = False) -> list[Fault]:
@@ -29,7 +30,7 @@ def of_nodes(faults: list[Fault]) -> list[Fault]:
 
 @pytest.mark.parametrize("nodes", [3, 5, 7])
 def test_a_quorum_is_always_whole_for_everybody(nodes: int) -> None:
-    for seed in range(50):
+    for seed in SEEDS:
         faults = of_nodes(drawn(seed, nodes))
         for fault in faults:
             for side in ALL_SIDES:
@@ -47,7 +48,7 @@ def test_the_sides_see_different_nodes() -> None:
 
 
 def test_a_node_that_forgets_is_the_only_one() -> None:
-    for seed in range(50):
+    for seed in SEEDS:
         faults = of_nodes(drawn(seed))
         for fault in faults:
             if not fault.kind.forgets:
@@ -64,7 +65,7 @@ def test_a_node_that_forgets_is_the_only_one() -> None:
 
 
 def test_one_target_has_one_fault_at_a_time() -> None:
-    for seed in range(50):
+    for seed in SEEDS:
         whole_at: dict[tuple[str, int], float] = {}
         for fault in drawn(seed):
             begins, ends = span(fault)
@@ -74,7 +75,7 @@ def test_one_target_has_one_fault_at_a_time() -> None:
 
 
 def test_every_kind_comes_up() -> None:
-    faults = [fault for seed in range(50) for fault in drawn(seed)]
+    faults = [fault for seed in SEEDS for fault in drawn(seed)]
     assert set(NODE_FAULTS) == {fault.what for fault in of_nodes(faults)}
     assert set(WORKER_FAULTS) == {fault.what for fault in faults if fault.node is None}
     assert set(NODE_FAULTS) == set(MAKERS)

@@ -19,7 +19,7 @@ BAR_S_MIN = 0.05
 """Shorter faults are drawn as long as that."""
 
 
-def paint(verdict: Verdict, path: Path, title: str, nodes: int) -> bool:
+def paint(verdict: Verdict, path: Path, title: str) -> bool:
     """Write the picture as SVG; False where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def paint(verdict: Verdict, path: Path, title: str, nodes: int) -> bool:
     names = sorted({lease.name for lease in verdict.leases})
     workers = sorted({lease.worker for lease in verdict.leases})
     rows = [f"worker {number + 1}" for number in workers]
-    rows += [f"node {number + 1}" for number in range(nodes)]
+    rows += sorted({mark.target for mark in verdict.marks if mark.target.startswith("node")})
     figure = Figure(figsize=(18, 1.5 + 0.75 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.invert_yaxis()

@@ -3,12 +3,13 @@
     python -m tests.faults.worker NUMBER LOG on|off URL...        (the restart guard: on or off)
 
 It is told what to do by lines of JSON on its standard input: "work" (with the history's path and a
-seed), "rest", "block", "cancel", "fork". It ends when its input does. Started by `crew`.
+seed), "rest", "block", "cancel", "fork", "explain". It ends when its input does. Started by `crew`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import logging.handlers
@@ -129,6 +130,13 @@ class Worker:
         self._forks = True
         if self._held:
             self._fork_now()
+
+    def _explain(self) -> None:
+        """It was to rest and does not: what it is at."""
+        for section in self._sections:
+            with io.StringIO() as text:
+                section.print_stack(file=text)
+                self._stray(text.getvalue())
 
     def _help(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
