@@ -45,7 +45,7 @@ GAP_S_MAX = 10.0
 class Held(Section):
     """One lease, as long as its worker may have relied on it."""
 
-    name: str
+    resource: str
     asked_at: float
     fence: int | None = None
     valid_until: float
@@ -53,7 +53,7 @@ class Held(Section):
     def __str__(self) -> str:
         fence = "" if self.fence is None else f" fence {self.fence}"
         return (
-            f"{self.name} worker {self.worker + 1}{fence} asked {self.asked_at:.3f} "
+            f"{self.resource} worker {self.worker + 1}{fence} asked {self.asked_at:.3f} "
             f"held {self.start:.3f}-{self.end:.3f} ({self.ending.value})"
         )
 
@@ -91,12 +91,12 @@ class Verdict:
         """Add a violation."""
         self.violations.append(Violation(kind, at, text))
 
-    def of_name(self) -> dict[str, list[Held]]:
-        """The leases of each name by their starts."""
-        names: defaultdict[str, list[Held]] = defaultdict(list)
+    def of_resource(self) -> dict[str, list[Held]]:
+        """The leases of each resource by their starts."""
+        by_resource: defaultdict[str, list[Held]] = defaultdict(list)
         for lease in sorted(self.leases, key=lambda lease: lease.start):
-            names[lease.name].append(lease)
-        return names
+            by_resource[lease.resource].append(lease)
+        return by_resource
 
 
 class _Stalls:
@@ -121,7 +121,7 @@ class _Stalls:
 def judge(
     events: Iterable[Event], *, beyond: bool = False, fences: Mapping[str, int] | None = None
 ) -> Verdict:
-    """Judge a whole history; `fences` are the highest of each name before it.
+    """Judge a whole history; `fences` are the highest of each resource before it.
 
     `beyond` says that assumptions were broken on purpose: overlaps and gaps are counted only, and of
     two leases the fences must be in order where one was there before the other was asked for.
@@ -132,9 +132,9 @@ def judge(
     _read_leases(listed, verdict, stalls)
     for event in listed:
         _read_rest(event, verdict, stalls)
-    for name, leases in verdict.of_name().items():
+    for resource, leases in verdict.of_resource().items():
         _judge_overlaps(leases, verdict, beyond=beyond)
-        _judge_fences(leases, verdict, (fences or {}).get(name, 0), beyond=beyond)
+        _judge_fences(leases, verdict, (fences or {}).get(resource, 0), beyond=beyond)
     _judge_gaps(verdict, stalls, beyond=beyond)
     _judge_healing(verdict)
     verdict.violations.sort(key=lambda violation: violation.at)
@@ -175,7 +175,7 @@ def _held(granted: Granted, end: float, valid_until: float, ending: Ending) -> H
     return Held(
         worker=granted.worker,
         pid=granted.pid,
-        name=granted.name,
+        resource=granted.resource,
         asked_at=granted.asked_at,
         fence=granted.fence,
         valid_until=valid_until,
@@ -255,7 +255,7 @@ def _judge_fences(leases: list[Held], verdict: Verdict, highest: int, *, beyond:
 
 def _judge_gaps(verdict: Verdict, stalls: _Stalls, *, beyond: bool) -> None:
     """How long a free name took to be granted to one who waited for it all the time."""
-    for leases in verdict.of_name().values():
+    for leases in verdict.of_resource().values():
         free_at = 0.0
         for lease in leases:
             gap = stalls.running(lease.pid, max(free_at, lease.asked_at), lease.start)

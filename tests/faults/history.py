@@ -8,12 +8,12 @@ and writing. A line is whole even if its writer is killed right after it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self, get_args
+from typing import ClassVar, get_args
+
+from aioredlock2._demo.record import Recorder
 
 __all__ = [
     "Died",
@@ -38,13 +38,13 @@ __all__ = [
 class Granted:
     """A worker has obtained a lease."""
 
-    kind: ClassVar[str] = "granted"
+    name: ClassVar[str] = "granted"
     at: float
     worker: int
     pid: int
     lease: int
     """Counts the worker's leases."""
-    name: str
+    resource: str
     asked_at: float
     valid_until: float
     fence: int | None = None
@@ -54,7 +54,7 @@ class Granted:
 class Extended:
     """A lease's deadline was seen to have moved: by `extend`, or by the watchdog a little earlier."""
 
-    kind: ClassVar[str] = "extended"
+    name: ClassVar[str] = "extended"
     at: float
     pid: int
     lease: int
@@ -67,7 +67,7 @@ class Extended:
 class Ended:
     """A worker does no longer rely on a lease; read before anything is sent to give it back."""
 
-    kind: ClassVar[str] = "ended"
+    name: ClassVar[str] = "ended"
     at: float
     pid: int
     lease: int
@@ -80,10 +80,10 @@ class Ended:
 class Refused:
     """A worker got an AcquireError instead of a lease."""
 
-    kind: ClassVar[str] = "refused"
+    name: ClassVar[str] = "refused"
     at: float
     pid: int
-    name: str
+    resource: str
     asked_at: float
     wait: float
     error: str
@@ -93,7 +93,7 @@ class Refused:
 class Stalled:
     """A worker, or its loop alone, stood still: stopped, starved or blocked."""
 
-    kind: ClassVar[str] = "stalled"
+    name: ClassVar[str] = "stalled"
     at: float
     """When it went on."""
     pid: int
@@ -104,7 +104,7 @@ class Stalled:
 class Died:
     """A worker's process no longer exists; read after it was reaped."""
 
-    kind: ClassVar[str] = "died"
+    name: ClassVar[str] = "died"
     at: float
     pid: int
     expected: bool
@@ -115,7 +115,7 @@ class Died:
 class Forked:
     """What a forked child of a worker found wrong about its parent's leases."""
 
-    kind: ClassVar[str] = "forked"
+    name: ClassVar[str] = "forked"
     at: float
     pid: int
     wrong: str
@@ -125,7 +125,7 @@ class Forked:
 class Stray:
     """What reached a loop's exception handler, or an exception that no section expects."""
 
-    kind: ClassVar[str] = "stray"
+    name: ClassVar[str] = "stray"
     at: float
     pid: int
     text: str
@@ -135,7 +135,7 @@ class Stray:
 class Rested:
     """A worker holds nothing and asks for nothing; what it has of the system's resources then."""
 
-    kind: ClassVar[str] = "rested"
+    name: ClassVar[str] = "rested"
     at: float
     worker: int
     pid: int
@@ -148,7 +148,7 @@ class Rested:
 class Faulted:
     """A fault was there, from `at` to `until`."""
 
-    kind: ClassVar[str] = "faulted"
+    name: ClassVar[str] = "faulted"
     at: float
     until: float
     fault: str
@@ -164,7 +164,7 @@ class Faulted:
 class Whole:
     """All faults are over."""
 
-    kind: ClassVar[str] = "whole"
+    name: ClassVar[str] = "whole"
     at: float
 
 
@@ -172,7 +172,7 @@ class Whole:
 class Keys:
     """Keys that a node should not have, with their milliseconds to live (-1: for ever)."""
 
-    kind: ClassVar[str] = "keys"
+    name: ClassVar[str] = "keys"
     at: float
     node: int
     keys: dict[str, int] = field(default_factory=dict)
@@ -193,34 +193,15 @@ Event = (
     | Keys
 )
 
-_KINDS: dict[str, type[Event]] = {each.kind: each for each in get_args(Event)}
+_EVENTS: dict[str, type[Event]] = {each.name: each for each in get_args(Event)}
 
 
-class History:
-    """Appends to a history file."""
+class History(Recorder):
+    """Appends to a history file, as the demo does to its record."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-
-    def write(self, event: Event) -> None:
+    def write(self, event: Event) -> None:  # type: ignore[override]
         """Append one event, by a single write: lines of different processes never mix."""
-        line = json.dumps({"event": event.kind, **asdict(event)}) + "\n"
-        os.write(self._file, line.encode())
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        super().write(event)  # type: ignore[arg-type]
 
 
 def read(path: Path) -> Iterator[Event]:
@@ -229,6 +210,6 @@ def read(path: Path) -> Iterator[Event]:
         for line in file:
             try:
                 fields = json.loads(line)
-                yield _KINDS[fields.pop("event")](**fields)
+                yield _EVENTS[fields.pop("event")](**fields)
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"not a line of a history: {line!r}") from error

@@ -45,7 +45,8 @@ class Report:
         self.longest_gap = max(self.longest_gap, verdict.longest_gap)
         self.longest_late = max(self.longest_late, verdict.longest_late)
         for lease in verdict.leases:
-            self.fences[lease.name] = max(self.fences.get(lease.name, 0), lease.fence or 0)
+            highest = self.fences.get(lease.resource, 0)
+            self.fences[lease.resource] = max(highest, lease.fence or 0)
         alive = {rested.pid for rested in verdict.resting}
         self.first_rest = {pid: each for pid, each in self.first_rest.items() if pid in alive}
         for rested in verdict.resting:

@@ -38,7 +38,7 @@ def lease(start: float, end: float, **facts: Any) -> list[Event]:
         worker=pid,
         pid=pid,
         lease=number,
-        name=facts.pop("name", "x"),
+        resource=facts.pop("resource", "x"),
         asked_at=facts.pop("asked_at", start - 0.01),
         valid_until=until,
         fence=facts.pop("fence", None),
@@ -55,7 +55,7 @@ def test_one_after_the_other_is_good() -> None:
     events = [
         *lease(1, 2, pid=1, fence=5),
         *lease(2, 3, pid=2, fence=6),
-        *lease(2.5, 4, pid=1, fence=1, name="y"),
+        *lease(2.5, 4, pid=1, fence=1, resource="y"),
     ]
     verdict = judge(events)
     assert [] == verdict.violations
@@ -150,7 +150,7 @@ def test_a_free_name_that_nobody_gets() -> None:
 
 def test_a_call_that_overruns_its_wait() -> None:
     def refused(at: float) -> Event:
-        return Refused(at=at, pid=1, name="x", asked_at=1, wait=0.5, error="LockContended")
+        return Refused(at=at, pid=1, resource="x", asked_at=1, wait=0.5, error="LockContended")
 
     assert [] == judge([refused(1.6)]).violations
     assert ["overran its wait"] == kinds(judge([refused(1.6 + WAIT_S_MAX)]))

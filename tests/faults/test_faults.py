@@ -33,7 +33,7 @@ def kept(path: Path, second_starts: float) -> Path:
                     worker=pid,
                     pid=pid,
                     lease=1,
-                    name="x",
+                    resource="x",
                     asked_at=start,
                     valid_until=9,
                     fence=pid,

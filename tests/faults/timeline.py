@@ -28,7 +28,7 @@ def paint(verdict: Verdict, path: Path, title: str) -> bool:
     if not verdict.leases:
         return False
     began_at = min([lease.start for lease in verdict.leases] + [m.at for m in verdict.marks])
-    names = sorted({lease.name for lease in verdict.leases})
+    names = sorted({lease.resource for lease in verdict.leases})
     workers = sorted({lease.worker for lease in verdict.leases})
     rows = [f"worker {number + 1}" for number in workers]
     rows += sorted({mark.target for mark in verdict.marks if mark.target.startswith("node")})
@@ -61,7 +61,7 @@ def _leases(
     lane = BAND / len(names)
     bars: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for lease in verdict.leases:
-        bars[lease.worker, lease.name].append((lease.start - began_at, lease.end - lease.start))
+        bars[lease.worker, lease.resource].append((lease.start - began_at, lease.end - lease.start))
     for position, name in enumerate(names):
         for row, worker in enumerate(workers):
             place = (row + position * lane + 0.02, lane * 0.9)

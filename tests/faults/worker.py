@@ -45,7 +45,7 @@ __all__ = ["NODE_TIMEOUT_S"]
 
 NODE_TIMEOUT_S = 0.1
 CONTENDERS = 3
-NAMES = [f"account:{number}" for number in range(8)]
+RESOURCES = [f"account:{number}" for number in range(8)]
 PAUSE_S = (0.005, 0.1)
 LOOK_S = 0.1
 """How often deadlines are looked at."""
@@ -212,7 +212,7 @@ class Worker:
         self._held[number] = lease, until
         self._write(Extended(at=now(), pid=self._pid, lease=number, valid_until=until, by=by))
 
-    def _granted(self, name: str, asked_at: float, lease: Lease) -> int:
+    def _granted(self, resource: str, asked_at: float, lease: Lease) -> int:
         at = now()
         self._count += 1
         self._held[self._count] = lease, lease.valid_until
@@ -222,7 +222,7 @@ class Worker:
                 worker=self._number,
                 pid=self._pid,
                 lease=self._count,
-                name=name,
+                resource=resource,
                 asked_at=asked_at,
                 valid_until=lease.valid_until,
                 fence=lease.fence,
@@ -256,20 +256,20 @@ class Worker:
 
     async def _section(self) -> None:
         rng = self._rng
-        name = rng.choice(NAMES)
+        resource = rng.choice(RESOURCES)
         wait = rng.choice([0.0, 0.5, 3.0, None, None])
         asked_at = now()
         try:
             if rng.random() < 0.2:
-                await self._by_hand(name, wait, asked_at)
+                await self._by_hand(resource, wait, asked_at)
             else:
-                await self._in_block(name, wait, asked_at)
+                await self._in_block(resource, wait, asked_at)
         except AcquireError as error:
             self._write(
                 Refused(
                     at=now(),
                     pid=self._pid,
-                    name=name,
+                    resource=resource,
                     asked_at=asked_at,
                     wait=wait or 0.0,
                     error=type(error).__name__,
@@ -278,17 +278,17 @@ class Worker:
         except LeaseError:
             pass  # written when the section ended
 
-    def _lock(self, name: str, wait: float | None, **options: Any) -> Lock:
-        return self._redlock(name, wait=wait, fenced=True, **options)
+    def _lock(self, resource: str, wait: float | None, **options: Any) -> Lock:
+        return self._redlock(resource, wait=wait, fenced=True, **options)
 
-    async def _in_block(self, name: str, wait: float | None, asked_at: float) -> None:
+    async def _in_block(self, resource: str, wait: float | None, asked_at: float) -> None:
         """`async with`, mostly short, sometimes so long that it takes renewals."""
         rng = self._rng
         is_long = rng.random() < 0.06
         seconds = rng.uniform(0.5, 1.6) * TTL_S if is_long else rng.uniform(0.001, 0.03)
         on_lost = rng.choice(["cancel", "cancel", "notify"])
-        async with self._lock(name, wait, on_lost=on_lost) as lease:
-            number = self._granted(name, asked_at, lease)
+        async with self._lock(resource, wait, on_lost=on_lost) as lease:
+            number = self._granted(resource, asked_at, lease)
             how = "cancelled"
             try:
                 if on_lost == "notify":
@@ -299,12 +299,12 @@ class Worker:
             finally:
                 self._ended(number, lease, how)
 
-    async def _by_hand(self, name: str, wait: float | None, asked_at: float) -> None:
+    async def _by_hand(self, resource: str, wait: float | None, asked_at: float) -> None:
         """Without a watchdog: extended by hand, or left to run out."""
         rng = self._rng
         ttl = rng.choice([TTL_S, TTL_S / 2])
-        lease = await self._lock(name, wait, ttl=ttl, renew=False).acquire()
-        number = self._granted(name, asked_at, lease)
+        lease = await self._lock(resource, wait, ttl=ttl, renew=False).acquire()
+        number = self._granted(resource, asked_at, lease)
         how = "cancelled"
         try:
             for _ in range(rng.randrange(4)):
