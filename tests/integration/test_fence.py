@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from redis.asyncio import Redis
 
 from aioredlock2 import LockContended, QuorumUnreachable, Redlock
 from aioredlock2._core.fence import LIFETIME_S
 from aioredlock2.embedded import Server
 from tests.support.acl import acl_user
 from tests.support.clients import patient, until_up, up, urls_of
+from tests.support.connected import connected
 from tests.support.facts import all_up, heard
 from tests.support.fleet import Look
 from tests.support.polling import until
@@ -21,6 +23,12 @@ from tests.support.servers import Kind
 
 KEY, COUNTER = b"redlock:job", b"{redlock:job}:fence"
 FOREIGN = "f" * 32
+WRITE = """
+if tonumber(redis.call("HGET", KEYS[1], "fence") or 0) > tonumber(ARGV[1]) then return "refused" end
+redis.call("HSET", KEYS[1], "fence", ARGV[1], "by", ARGV[2])
+return "written"
+"""
+"""What a resource does that checks fences."""
 NATIVE = {Kind.VALKEY9: True, Kind.REDIS8: True, Kind.VALKEY8: True, Kind.REDIS62: False}
 
 
@@ -217,3 +225,27 @@ async def test_h18_a_refused_grant_is_not_put_otherwise_behind_its_own_delete(
             ):  # behind all that was asked before, and what followed from the answers
                 await redlock.inspect("job")
             assert view(servers3[2]).get(KEY) is None
+
+
+async def test_h01_h02_a_write_held_up_on_its_way_is_refused_by_its_fence(
+    servers: Sequence[Server], view: Look
+) -> None:
+    """Its holder had looked: the lease was valid. The write arrives when somebody else has it."""
+    store = servers[4]
+    with Relays([store]) as relays:
+        slow = relays[0]
+        writer = Redis(host=slow.host, port=slow.port)
+        async with writer, connected(urls_of(servers[:3]), node_timeout=0.1) as redlock:
+            await writer.ping()
+            slow.to_server.hold()
+            late = await redlock("job", fenced=True, ttl=1, renew=False).acquire()
+            assert late.is_held
+            writing = asyncio.ensure_future(writer.eval(WRITE, 1, "account", late.fence, "late"))
+            assert await late.lost()
+            async with redlock("job", fenced=True, wait=10) as lease:
+                words = ("EVAL", WRITE, 1, "account", lease.fence, "timely")
+                assert b"written" == view(store).execute(*words)
+                slow.to_server.release()
+                assert b"refused" == await writing
+            await late.release()
+    assert b"timely" == view(store).execute("HGET", "account", "by")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +78,40 @@ async def test_the_guard_can_be_switched_off(fresh_servers: StartServers) -> Non
         servers[0].restart()
         await until(lambda: redlock.nodes[0].state is not NodeState.DOWN)
         assert NodeState.UP is redlock.nodes[0].state
+
+
+async def test_h08_a_power_cut_that_took_the_last_writes_is_a_restart_as_well(
+    fresh_servers: StartServers, view: Look
+) -> None:
+    """An append-only file without its end: older keys are there, and the newest lock is not."""
+    servers = fresh_servers(3, options=["--appendonly", "yes"])
+    cut = servers[1]
+    with Relays(servers) as relays:
+        relays[2].refuse()
+        guarded = patient(servers.urls, restart_guard=1.5)
+        async with patient(relays.urls) as redlock, guarded as other:
+            await all_up(redlock, [0, 1])
+            await all_up(other)
+            old = await redlock("old", ttl=60).acquire()
+            await heard(old, 2)
+            (log,) = append_only_files(view, cut)
+            size = log.stat().st_size
+            lease = await redlock("job", ttl=60).acquire()
+            await heard(lease, 2)
+            cut.kill()
+            os.truncate(log, size)
+            cut.restart()
+            assert {b"redlock:old"} == view(cut).keys()
+            await until(lambda: states(other)[1] is GUARDED)
+            assert await other("job").try_acquire() is None
+            await lease.release()
+            await old.release()
+
+
+def append_only_files(view: Look, server: Server) -> list[Path]:
+    """Where it writes what it does."""
+    _, directory = view(server).execute("CONFIG", "GET", "dir")
+    return list(Path(directory.decode()).glob("appendonlydir/*.incr.aof"))
 
 
 async def test_h07_a_restarted_node_sits_out_while_the_others_go_on(

@@ -182,7 +182,9 @@ async def test_losers_raise_counters_and_harm_nobody() -> None:
     async with client(nodes) as redlock:
         async with redlock("x", fenced=True) as first:
             fence = first.fence
-            async with client([ModelNode(n.name, n.server) for n in nodes]) as rival:
+            async with client(
+                [ModelNode(n.name, n.server) for n in nodes], VirtualRuntime(the_loop(), "rival")
+            ) as rival:
                 with pytest.raises(LockContended):
                     await rival("x", fenced=True, wait=0.5).acquire()
         async with redlock("x", fenced=True) as second:
