@@ -136,6 +136,7 @@ async def test_f117_no_secret_is_shown_whatever_happens(
             await all_up(one)
             await all_up(two)
             await faults_of_keys(one, two, servers, view, shown)
+            await faults_of_fences(one, two, servers, view, shown)
             await faults_of_the_wire(one, two, relays, shown)
             await faults_of_the_server(one, relays, servers, view, shown)
             await faults_of_rights(one, user, shown)
@@ -184,6 +185,37 @@ async def faults_of_keys(
     shown.note(dropped)
     del dropped
     gc.collect()
+
+
+async def faults_of_fences(
+    one: Redlock, two: Redlock, servers: Sequence[Server], view: Look, shown: Shown
+) -> None:
+    """Held, contended, to be confirmed, of another type, lost."""
+    lease = await one("fenced", ttl=20, fenced=True).acquire()
+    await heard(lease)
+    shown.note(lease, lease.votes, lease.fence, await two.inspect("fenced"))
+    with shown.failing():
+        await two("fenced", wait=0.05, fenced=True).acquire()
+    shown.note(report := await lease.release(), report.nodes)
+    counter = "{redlock:fenced}:fence"
+    view(servers[1]).execute("SET", counter, lease.fence + 10**6, "PX", 60_000)
+    async with one("fenced", fenced=True) as confirmed:
+        shown.note(confirmed, confirmed.votes)
+    for server in servers[:2]:
+        view(server).execute("DEL", counter)
+        view(server).execute("LPUSH", counter, "x")
+    with shown.failing():
+        await one("fenced", wait=0.05, fenced=True).acquire()
+    assert "the fence key" in str(shown.errors[-1])
+    for server in servers:
+        view(server).execute("DEL", counter)
+    lost = await one("fenced", ttl=20, fenced=True).acquire()
+    await heard(lost)
+    wipe(view, servers, "fenced")
+    with shown.failing():
+        await lost.extend()
+    shown.note(lost, report := await lost.release(), report.nodes)
+    shown.note_objects()
 
 
 async def faults_of_the_wire(one: Redlock, two: Redlock, relays: Relays, shown: Shown) -> None:
