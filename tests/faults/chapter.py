@@ -27,8 +27,8 @@ __all__ = ["AFTERMATH_S", "CHAPTER_S", "FAULTS_S", "play"]
 CONVERGE_S = GUARD_S + 2.0
 CANCEL_S = 1.0
 """At the end many calls are cancelled while all nodes are there: none may leave a key behind."""
-CLEAN_S = 0.4
-"""What was given back is deleted by then, far sooner than it would run out."""
+CLEAN_S_MAX = 0.7
+"""What was given back is deleted by then; most of it would take longer to run out."""
 QUIET_S = TTL_S + 0.5
 """No key outlives its last release by more than its ttl."""
 AFTERMATH_S = CONVERGE_S + CANCEL_S + QUIET_S + 3.0
@@ -68,13 +68,21 @@ def play(
         crew.cancel(CANCEL_S)
         if hung := crew.rest():
             return hung
-        for pause in (CLEAN_S, QUIET_S):
-            # Whatever came of the faults has run out by the first look: all is given back cleanly.
-            time.sleep(pause)
-            for index, server in enumerate(arena.servers):
-                if keys := arena.lock_keys(server):
-                    record.write(Keys(at=now(), node=index, keys=keys))
+        # Whatever came of the faults has run out by now: all else is given back cleanly.
+        deadline = now() + CLEAN_S_MAX
+        while (left := _lock_keys(arena)) and now() < deadline:
+            time.sleep(LOOK_S)
+        for event in left:
+            record.write(event)
+        time.sleep(QUIET_S)
+        for event in _lock_keys(arena):
+            record.write(event)
     return ""
+
+
+def _lock_keys(arena: Arena) -> list[Keys]:
+    looks = [(index, arena.lock_keys(server)) for index, server in enumerate(arena.servers)]
+    return [Keys(at=now(), node=index, keys=keys) for index, keys in looks if keys]
 
 
 class _Harm:
@@ -124,6 +132,7 @@ class _Harm:
                 fault=fault.what,
                 target=fault.target,
                 side=fault.sides[0] if len(fault.sides) < SIDES else None,
+                forgets=fault.kind.forgets,
                 error=error,
             )
         )

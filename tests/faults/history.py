@@ -48,6 +48,8 @@ class Granted:
     asked_at: float
     valid_until: float
     fence: int | None = None
+    away: int = 0
+    """Nodes known not to have the key: denied, failed, silent or not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class Ended:
     valid_until: float
     how: str
     """"released", "lost", or "cancelled" (from outside)."""
+    away: int = 0
+    """As in `Granted`, by the latest round that counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,8 @@ class Faulted:
     """"node 2" or "worker 1"."""
     side: int | None = None
     """The workers for whom the node was so; None: for all."""
+    forgets: bool = False
+    """The node has lost keys, and no client can know."""
     error: str = ""
     """Why it could not be made or healed: a failure of the suite itself."""
 

@@ -33,6 +33,7 @@ def lease(start: float, end: float, **facts: Any) -> list[Event]:
     number = facts.pop("lease", int(start * 1000))
     until = facts.pop("valid_until", end + 1)
     how = facts.pop("how", "released")
+    away = facts.pop("away", 0)
     granted = Granted(
         at=start,
         worker=pid,
@@ -42,6 +43,7 @@ def lease(start: float, end: float, **facts: Any) -> list[Event]:
         asked_at=facts.pop("asked_at", start - 0.01),
         valid_until=until,
         fence=facts.pop("fence", None),
+        away=away,
     )
     assert not facts
     return [granted, Ended(at=end, pid=pid, lease=number, valid_until=until, how=how)]
@@ -109,6 +111,13 @@ def test_fences_go_on_from_chapter_to_chapter() -> None:
     events = lease(1, 2, fence=5)
     assert [] == judge(events, fences={"x": 4, "y": 9}).violations
     assert ["fence inversion"] == kinds(judge(events, fences={"x": 5}))
+
+
+@pytest.mark.parametrize(("away", "forgets", "wrong"), [(2, True, 0), (0, True, 1), (2, False, 1)])
+def test_a_lease_that_few_nodes_knew_may_be_forgotten(away: int, forgets: bool, wrong: int) -> None:
+    emptied = Faulted(at=1.5, until=1.6, fault="emptied", target="node 1", forgets=forgets)
+    events = [*lease(1, 3, away=away), *lease(2, 4, pid=2), emptied]
+    assert wrong == len(judge(events).violations)
 
 
 def test_beyond_the_assumptions_overlaps_are_counted() -> None:

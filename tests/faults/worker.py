@@ -24,7 +24,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from aioredlock2 import AcquireError, Lease, LeaseError, Lock, Redlock
+from aioredlock2 import AcquireError, Lease, LeaseError, Lock, Redlock, Vote
 from aioredlock2._demo.clock import now
 from tests.faults.history import (
     Ended,
@@ -226,6 +226,7 @@ class Worker:
                 asked_at=asked_at,
                 valid_until=lease.valid_until,
                 fence=lease.fence,
+                away=_away(lease),
             )
         )
         number = self._count
@@ -238,7 +239,14 @@ class Worker:
         del self._held[number]
         how = "lost" if lease.is_lost else how
         self._write(
-            Ended(at=at, pid=self._pid, lease=number, valid_until=lease.valid_until, how=how)
+            Ended(
+                at=at,
+                pid=self._pid,
+                lease=number,
+                valid_until=lease.valid_until,
+                how=how,
+                away=_away(lease),
+            )
         )
 
     # What it does.
@@ -318,6 +326,10 @@ class Worker:
         finally:
             self._ended(number, lease, how)
             await lease.release()
+
+
+def _away(lease: Lease) -> int:
+    return sum(each.vote not in (Vote.GRANTED, Vote.PENDING) for each in lease.votes)
 
 
 async def _lost_within(lease: Lease, seconds: float) -> bool:
