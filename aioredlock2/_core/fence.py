@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FENCE_MAX", "LIFETIME_S", "Candidate", "candidate", "seed"]
+__all__ = ["FENCE_MAX", "LIFETIME_S", "SEED_MIN", "Candidate", "candidate", "seed"]
 
 FENCE_MAX = 2**53 - 1
 """Fences are exact where numbers are doubles: in Lua, in JSON, in JavaScript."""
@@ -37,6 +37,8 @@ LIFETIME_S = 86_400
 """A node's counter is forgotten so long after it was made or confirmed."""
 CLOCK_S_MIN, CLOCK_S_MAX = 1_735_689_600, 7_258_118_400
 """From 2025 to 2200: a wall clock outside has certainly not been set."""
+SEED_MIN = CLOCK_S_MIN * 1_000_000
+"""No counter that was seeded is below."""
 
 
 def seed(wall_clock: float) -> int:

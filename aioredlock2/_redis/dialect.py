@@ -32,11 +32,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import hiredis
 
-from aioredlock2._core.fence import FENCE_MAX, LIFETIME_S
+from aioredlock2._core.fence import FENCE_MAX, LIFETIME_S, SEED_MIN
 from aioredlock2._node import ABSENT, NON_LOCK, Request, Sighting, Verb
 from aioredlock2._redis import scripts
 from aioredlock2.outcomes import Vote
@@ -232,8 +232,8 @@ def read(form: Form, request: Request, reply: object) -> Answer | Refusal:
         return _read_error(form, request, str(reply))
     if form.replies > 1:
         return _read_parts(form, request, cast("list[object]", reply))
-    if type(reply) is int and request.verb is Verb.GRANT_FENCED:
-        return _read_counter(reply)
+    if request.verb is Verb.GRANT_FENCED and type(reply) is int and reply >= SEED_MIN:
+        return _read_counter(reply)  # anything less is the answer to something else
     if form is WHOSE:
         return Vote.DENIED, "another value" if reply == 1 else ABSENT
     return Vote.FAULTED, Doubt(f"unexpected reply to {form.name} of type {type(reply).__name__}")
@@ -311,7 +311,9 @@ def _read_counter(counter: int) -> Answer:
     return Vote.GRANTED, counter
 
 
-def _read_inspection(value: Any, ttl_ms: Any) -> Answer:
+def _read_inspection(value: object, ttl_ms: object) -> Answer:
+    if not (value is None or type(value) is bytes) or type(ttl_ms) is not int:
+        return Vote.FAULTED, Doubt(f"unexpected reply to {INSPECT.name}")
     if value is None or ttl_ms == -2:
         return Vote.DENIED, None
     return Vote.GRANTED, Sighting(value, ttl_ms)

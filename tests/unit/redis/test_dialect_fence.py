@@ -126,9 +126,10 @@ def test_a_granted_vote_brings_the_counter(seeded: bytes | None) -> None:
 
 def test_by_script_the_counter_is_the_reply() -> None:
     request = request_of(Verb.GRANT_FENCED)
-    assert dialect.read(dialect.FENCED_EVAL, request, 41) == (Vote.GRANTED, 41)
+    assert dialect.read(dialect.FENCED_EVAL, request, SEED + 41) == (Vote.GRANTED, SEED + 41)
     assert dialect.read(dialect.FENCED_EVAL, request, None) == (Vote.DENIED, None)
-    assert doubtful(dialect.read(dialect.FENCED_EVAL, request, b"41"))
+    for other in (b"41", 41, 1, 0, -1, True):
+        assert doubtful(dialect.read(dialect.FENCED_EVAL, request, other)), other
 
 
 def test_a_confirmation_is_granted_where_the_key_is_still_mine() -> None:
