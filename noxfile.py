@@ -76,6 +76,14 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def machine(session: nox.Session) -> None:
+    """Ten thousand random calls in memory, and as many over each kind of server."""
+    session.install("-e", ".[test]")
+    command = ["python", "-m", "pytest", "tests/machine", "-o", "timeout=0", *session.posargs]
+    session.run(*command, env={"AIOREDLOCK2_STEPS": "10000"})
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The code blocks of the README and the documentation."""
     session.install("-e", ".[test]")
