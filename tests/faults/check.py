@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from aioredlock2._demo.history import Ending, Section
 from aioredlock2._demo.verdict import overlaps
+from aioredlock2._watchdog import REFUSED
 from tests.faults.history import (
     Died,
     Ended,
@@ -138,6 +139,7 @@ def judge(
         _judge_overlaps(leases, verdict, beyond=beyond)
         _judge_fences(leases, verdict, (fences or {}).get(resource, 0), beyond=beyond)
     _judge_gaps(verdict, stalls, beyond=beyond)
+    _judge_losses(listed, verdict, beyond=beyond)
     _judge_healing(verdict)
     verdict.violations.sort(key=lambda violation: violation.at)
     return verdict
@@ -267,6 +269,17 @@ def _judge_fences(leases: list[Held], verdict: Verdict, highest: int, *, beyond:
             verdict.counts["fence inversions"] += 1
             text = f"{lease}, after fence {highest_after[earlier]}"
             verdict.blame("fence inversion", lease.start, text)
+
+
+def _judge_losses(events: list[Event], verdict: Verdict, *, beyond: bool) -> None:
+    """While a quorum remembers, no lease is taken away before its time."""
+    for event in events:
+        if not isinstance(event, Ended) or REFUSED not in event.why:
+            continue
+        verdict.counts["refused by a quorum"] += 1
+        forgotten = any(mark.forgets for mark in verdict.marks) and event.away
+        if not beyond and not forgotten:
+            verdict.blame("lease taken away", event.at, f"lease {event.lease}: {event.why}")
 
 
 def _judge_gaps(verdict: Verdict, stalls: _Stalls, *, beyond: bool) -> None:

@@ -78,6 +78,8 @@ class Ended:
     """"released", "lost", or "cancelled" (from outside)."""
     away: int = 0
     """As in `Granted`, by the latest round that counted."""
+    why: str = ""
+    """What the loss was put down to, if it was announced by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,20 @@ def test_stalls_that_overlap_count_once() -> None:
     assert ["late loss"] == kinds(judge([*late, *stalls]))
 
 
+def test_a_lease_is_not_taken_away() -> None:
+    granted, _ = lease(1, 2, lease=7, valid_until=3)
+    ended = Ended(
+        at=2,
+        pid=1,
+        lease=7,
+        valid_until=3,
+        how="lost",
+        why="too many nodes no longer have its key: 2 of 5 granted, 3 denied",
+    )
+    assert ["lease taken away"] == kinds(judge([granted, ended]))
+    assert [] == judge([granted, ended], beyond=True).violations
+
+
 def test_a_free_name_that_nobody_gets() -> None:
     first, waits = lease(1, 2), lease(2 + GAP_S_MAX + 0.1, 15, pid=2, asked_at=1.5)
     verdict = judge(first + waits)

@@ -246,6 +246,7 @@ class Worker:
                 valid_until=lease.valid_until,
                 how=how,
                 away=_away(lease),
+                why=lease._hold.reason,
             )
         )
 
