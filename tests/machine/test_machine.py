@@ -20,7 +20,7 @@ from tests.support.servers import Kind
 
 STEPS = int(os.environ.get("AIOREDLOCK2_STEPS", "0"))
 STEPS_IN_MEMORY = STEPS or 2000
-STEPS_ON_SERVERS = STEPS or 250
+STEPS_ON_SERVERS = STEPS or 150
 STEPS_PER_RUN = 50
 
 

@@ -113,9 +113,9 @@ class MemoryWorld:
 class ServerWorld:
     """One real server, a relay to it per client."""
 
-    ttls: tuple[float, ...] = (0.6, 0.4, 1.0)
+    ttls: tuple[float, ...] = (0.3, 0.2, 0.5)
     waits: tuple[float, ...] = (0.0, 0.05, 0.3)
-    pauses: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1, 0.45)
+    pauses: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1, 0.25)
     punctual = False
 
     def __init__(self, server: Server) -> None:
