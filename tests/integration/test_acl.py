@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
 
 from aioredlock2 import LeaseLost, QuorumUnreachable, ReleaseReport, Removal, Vote
 from aioredlock2.embedded import Server
@@ -74,10 +76,7 @@ async def test_the_documented_rights_are_enough(
     any_servers3: Sequence[Server], any_kind: Kind, view: Look, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lines of docs/howto/nodes.md as they stand there: no server refuses anything."""
-    lines = [line.split()[2:] for line in DOCUMENTED.read_text().splitlines() if ACL in line]
-    redis, valkey, others, fences = [[word for word in line if word != "locks"] for line in lines]
-    rights = {Kind.REDIS8: redis, Kind.VALKEY9: valkey}.get(any_kind, others)
-    with acl_user(any_servers3, view, *rights[2:], *fences) as user:
+    with acl_user(any_servers3, view, *documented_rights(any_kind)) as user:
         async with patient(user.urls) as redlock:
             await all_up(redlock)
             for fenced in (False, True):
@@ -89,6 +88,47 @@ async def test_the_documented_rights_are_enough(
                 await lease.release()
         assert [] == acl_log(view, any_servers3)
     assert [] == warnings_in(caplog)
+
+
+def documented_rights(kind: Kind) -> list[str]:
+    """The rules for locks and fences, without the user's name and password."""
+    lines = [line.split()[2:] for line in DOCUMENTED.read_text().splitlines() if ACL in line]
+    redis, valkey, others, fences = [[word for word in line if word != "locks"] for line in lines]
+    return [*{Kind.REDIS8: redis, Kind.VALKEY9: valkey}.get(kind, others)[2:], *fences]
+
+
+FORBIDDEN = [
+    "GET other",
+    "SET other x",
+    "SET redlock x",
+    "INCR {other}:fence",
+    "KEYS *",
+    "SCAN 0",
+    "FLUSHALL",
+    "CONFIG GET *",
+    "CLIENT LIST",
+    "SCRIPT FLUSH",
+    "ACL WHOAMI",
+    "PUBLISH redlock:job x",
+    "MONITOR",
+    "REPLICAOF NO ONE",
+    "SHUTDOWN NOSAVE",
+]
+
+
+async def test_the_documented_rights_allow_nothing_else(
+    any_servers3: Sequence[Server], any_kind: Kind, view: Look
+) -> None:
+    """Other keys, other users, the server itself: out of reach, by script as well."""
+    with acl_user(any_servers3, view, *documented_rights(any_kind)) as user:
+        async with Redis.from_url(user.urls[0], single_connection_client=True) as connection:
+            ask: Callable[..., Awaitable[object]] = connection.execute_command
+            for command in FORBIDDEN:
+                with pytest.raises(NoPermissionError):
+                    await ask(*command.split())
+                words = ", ".join(f"'{word}'" for word in command.split())
+                with pytest.raises(ResponseError):
+                    await ask("EVAL", f"return redis.call({words})", 0)
 
 
 async def test_f103_without_info_the_restart_guard_says_once_that_it_is_blind(
