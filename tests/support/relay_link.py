@@ -212,7 +212,7 @@ class Link:
                 transport.close()
                 continue
             sock = transport.get_extra_info("socket")
-            if sock.fileno() >= 0:
+            if sock is not None and sock.fileno() >= 0:  # TLS that is gone already has none
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             transport.abort()
 
