@@ -41,7 +41,7 @@ def test_a_seed_is_the_clock_in_microseconds() -> None:
 
 
 @given(st.floats(1_735_689_600, 7_258_118_399))
-def test_whatever_the_clock_counting_from_it_stays_exact_in_doubles(clock: float) -> None:
+def test_h38_whatever_the_clock_counting_from_it_stays_exact_in_doubles(clock: float) -> None:
     """Even a lifetime of a grant per microsecond later."""
     assert 0 < seed(clock) + LIFETIME_S * 1_000_000 < FENCE_MAX
 

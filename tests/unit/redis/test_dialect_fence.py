@@ -148,7 +148,7 @@ def test_a_counter_that_is_no_number_is_a_fault_and_no_refusal() -> None:
     assert grant(OK, Q, Q, Q, [None, None, error(NOT_A_NUMBER)]) == (Vote.DENIED, None)
 
 
-def test_a_counter_beyond_doubles_is_no_fence() -> None:
+def test_h38_a_counter_beyond_doubles_is_no_fence() -> None:
     assert grant(OK, Q, Q, Q, [None, OK, FENCE_MAX]) == (Vote.GRANTED, FENCE_MAX)
     assert grant(OK, Q, Q, Q, [None, OK, FENCE_MAX + 1]) == (F, "the fence key: beyond 2**53")
 
