@@ -161,7 +161,7 @@ def deadlines_not_earned(history: History, options: Options) -> Iterator[str]:
 
 def _extended_too_late(tenure: Tenure, history: History) -> Iterator[str]:
     deadlines = tenure.true_deadlines
-    for (_, old), (noticed_at, new) in zip(deadlines, deadlines[1:], strict=False):
+    for (_, old), (noticed_at, new) in itertools.pairwise(deadlines):
         held_up = _in_the_turn(history, tenure.process, noticed_at)
         if new > old and noticed_at > old + 1e-3 and not held_up:
             yield (

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.simulation.network import Host
+from tests.simulation.host import Host
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ class Faults:
             return ""
         silent = self._rng.random() < 0.3
         host.crash(forgets=forgets, silent=silent)
+        longest = 5.0 if self._options.guarded else self._options.ttl / 2
         how = "with its memory" if forgets else "and keeps its memory"
-        return f"{host.server.name} crashes {how} {self._for_a_while(5.0, host.restart)}"
+        return f"{host.server.name} crashes {how} {self._for_a_while(longest, host.restart)}"
 
     def _ail(self) -> str:
         server = self._host().server

@@ -12,7 +12,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 from aioredlock2._attempt import Attempt
@@ -39,11 +38,19 @@ class Edit:
     old: str
     new: str
 
+    @property
+    def current(self) -> object:
+        """What it is now, planted or not."""
+        return self._plain.__code__
+
+    @property
+    def _plain(self) -> Any:
+        return inspect.unwrap(self.function)
+
     @contextlib.contextmanager
     def made(self) -> Iterator[None]:
         """The function is another one for a while, for whoever has it already."""
-        function = inspect.unwrap(self.function)
-        assert isinstance(function, FunctionType)
+        function = self._plain
         source = textwrap.dedent(inspect.getsource(function))
         if source.count(self.old) != 1:
             raise ValueError(f"{self.old!r} is not once in {function.__qualname__}")
@@ -66,6 +73,11 @@ class Packed:
 
     form: dialect.Form
     pack: Callable[[Request], dialect.Command]
+
+    @property
+    def current(self) -> object:
+        """What it is now, planted or not."""
+        return self.form.pack
 
     @contextlib.contextmanager
     def made(self) -> Iterator[None]:
@@ -190,7 +202,9 @@ MUTATIONS: dict[str, Mutation] = {
     "renewal past the validity": _edit(
         Watchdog._start_round, "not hold.is_valid(now)", "hold.state is not HELD"
     ),
-    "loss only by vote": _edit(Watchdog._attend, "if now >= hold.valid_until:", "if False:"),
+    "loss only by vote": _edit(
+        Watchdog._attend, "self._lose(hold, _why_over(hold, now))", "self._forget(hold)"
+    ),
     "loss only by the clock": _edit(
         Watchdog._decided, "elif asked.verdict is Verdict.REFUSED:", "elif False:"
     ),

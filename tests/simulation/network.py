@@ -18,12 +18,13 @@ from typing import Any
 
 import hiredis
 
-from aioredlock2._redis import scripts
 from aioredlock2._redis.handshake import DialError
 from aioredlock2._redis.transport import Link
 from tests.simulation.history import Command, History, Wired
+from tests.simulation.host import Host
 from tests.simulation.process import Process
-from tests.simulation.server import Server, is_lock_key
+from tests.simulation.server import Server
+from tests.simulation.words import lock_command
 from tests.simulation.world import World
 
 __all__ = ["Network", "Path", "SimDialer", "Wire"]
@@ -81,6 +82,11 @@ class Network:
         """The path from `process` to a server."""
         return self.paths[process.name, host.server.name]
 
+    def host(self, server: Server) -> Host:
+        """The machine of a new server."""
+        host = self.hosts[server.name] = Host(server, lambda host: self.wires_of(host=host))
+        return host
+
     def wires_of(self, process: Process | None = None, host: Host | None = None) -> list[Wire]:
         """The wires that stand, of these two if they are given."""
         self.wires = [wire for wire in self.wires if wire.is_open]
@@ -98,57 +104,6 @@ class Network:
         for wire in self.wires_of():
             if wire.is_stuck:
                 wire.reset("the path changed")
-
-
-class Host:
-    """Where a server runs: it can be stopped, and it can be down."""
-
-    def __init__(self, network: Network, server: Server) -> None:
-        self.network = network
-        self.server = server
-        self.up = True
-        self.frozen = False
-        self.incarnation = 0
-        self.service_s = 0.0
-        """Seconds a command takes."""
-        self._backlog: list[Callable[[], None]] = []
-        network.hosts[server.name] = self
-
-    def freeze(self) -> None:
-        """The process is stopped: what arrives waits."""
-        self.frozen = True
-
-    def thaw(self) -> None:
-        """It goes on with what has arrived, whether or not anybody waits for it still."""
-        self.frozen = False
-        backlog, self._backlog = self._backlog, []
-        for action in backlog:
-            action()
-
-    def when_awake(self, action: Callable[[], None]) -> None:
-        """Do it now, or when it goes on."""
-        if self.frozen:
-            self._backlog.append(action)
-        else:
-            action()
-
-    def crash(self, *, forgets: bool, silent: bool = False) -> None:
-        """The process ends; `silent`: with the whole machine, so that nobody is told."""
-        self.up = False
-        self.frozen = False
-        self._backlog.clear()
-        self.incarnation += 1
-        if forgets:
-            self.server.forget()
-        if not silent:
-            for wire in self.network.wires_of(host=self):
-                wire.reset("the server crashed")
-
-    def restart(self) -> None:
-        """It is there again."""
-        if not self.up:
-            self.up = True
-            self.server.start()
 
 
 class Wire(asyncio.WriteTransport):
@@ -232,7 +187,7 @@ class Wire(asyncio.WriteTransport):
     def _note(self, commands: list[list[bytes]]) -> None:
         at = self.process.now()
         for words in commands:
-            said = _lock_command(words)
+            said = lock_command(words)
             if said is not None:
                 self.record.up_at = min(self.record.up_at, at)
                 self.network.history.commands.append(
@@ -356,29 +311,3 @@ class SimDialer:
             future.set_result(Wire(self._network, self._process, self._host))
         else:
             future.set_exception(DialError(REFUSED))
-
-
-GRANTS = {scripts.GRANT_FENCED.sha1, scripts.GRANT_FENCED.text}
-REVOKES = {scripts.REVOKE.sha1, scripts.REVOKE.text}
-
-
-def _lock_command(words: list[bytes]) -> tuple[str, bytes, float] | None:
-    """What a command is to a lock key: verb, token and ttl; None if it is nothing to one."""
-    name = words[0]
-    if name == b"SET" and is_lock_key(words[1]) and words[1] != PROBE_KEY:
-        ttl = int(words[words.index(b"PX") + 1]) / 1000 if b"PX" in words else 0.0
-        return "grant" if b"NX" in words else "renew", words[2], ttl
-    if name in (b"DELEX", b"DELIFEQ") and words[1] != PROBE_KEY:
-        return "revoke", words[-1], 0.0
-    if name == b"DEL":
-        return "revoke", b"", 0.0
-    if name in (b"EVAL", b"EVALSHA"):
-        arguments = words[3 + int(words[2]) :]
-        if words[1] in REVOKES:
-            return "revoke", arguments[0], 0.0
-        verb = "grant" if words[1] in GRANTS else "renew"
-        return verb, arguments[0], int(arguments[-1]) / 1000
-    return ("look", b"", 0.0) if name in (b"GET", b"EXISTS") else None
-
-
-PROBE_KEY = b"redlock:"

@@ -103,7 +103,7 @@ def draw(seed: int, seconds: float = 60.0) -> Options:
     for kind in broken & {"flush", "step", "vm pause"}:
         faults[kind] = round(rng.uniform(5, 30), 1)
     if "unguarded" in broken:
-        faults["amnesia"] = round(rng.uniform(5, 30), 1)
+        faults["amnesia"] = round(rng.uniform(20, 60), 1)
     lossless = rng.random() < 0.6
     delay = rng.choice((0.0001, 0.0003, 0.001))
     # Round trips fit into the shortest node timeout, 5 ms: longer ones are a fault.
@@ -132,7 +132,7 @@ def draw(seed: int, seconds: float = 60.0) -> Options:
         late=(rng.random(), rng.random(), rng.random()),
         late_s=rng.choice((0.1, 0.5, 2.0)),
         cancelled=rng.choice((0.0, 0.1, 0.4)),
-        held=rng.choice((0.05, 0.3, 1.0, 2.5)),
+        held=rng.choice((1.0, 2.5) if broken else (0.05, 0.3, 1.0, 2.5)),
         think=rng.choice((0.05, 0.2, 0.6)),
         faults=faults,
         broken=frozenset(broken),

@@ -123,7 +123,7 @@ def _hunt_by_name(name: str) -> tuple[str, tuple[int, str] | None]:
 def _mutations(workers: int, names: list[str]) -> int:
     missed = 0
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for name, found in pool.imap(_hunt_by_name, names):
+        for name, found in pool.imap_unordered(_hunt_by_name, names):
             missed += found is None
             after = f"seed {found[0]:3d}  {found[1]}" if found else "NOT FOUND"
             print(f"{name:48s} {after}", flush=True)

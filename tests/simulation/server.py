@@ -12,9 +12,10 @@ from typing import ClassVar
 
 from aioredlock2._redis import scripts
 from tests.simulation.history import Expired, History, Removed
+from tests.simulation.words import is_lock_key
 from tests.simulation.world import Clock, World
 
-__all__ = ["KINDS", "Server", "is_lock_key"]
+__all__ = ["KINDS", "Server"]
 
 Words = Sequence[bytes]
 
@@ -27,11 +28,6 @@ KINDS = {
 """What each kind has beyond scripts."""
 OK, NIL = b"+OK\r\n", b"_\r\n"
 SYNTAX = b"-ERR syntax error\r\n"
-
-
-def is_lock_key(key: bytes) -> bool:
-    """Fence keys are kept apart: they outlive their locks."""
-    return not key.endswith(b":fence")
 
 
 def _int(number: int) -> bytes:

@@ -18,9 +18,10 @@ from aioredlock2._lease import Lease
 from aioredlock2._lock import Lock
 from aioredlock2._nodes.redis import RedisNode
 from tests.simulation.history import Attempt, History, Stalls, Tenure
-from tests.simulation.network import PROBE_KEY, Network, SimDialer
+from tests.simulation.network import Network, SimDialer
 from tests.simulation.options import Options
 from tests.simulation.process import Process, SimRuntime
+from tests.simulation.words import PROBE_KEY
 
 __all__ = ["Client"]
 
