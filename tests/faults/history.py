@@ -48,8 +48,9 @@ class Granted:
     asked_at: float
     valid_until: float
     fence: int | None = None
+    nodes: int = 5
     away: int = 0
-    """Nodes known not to have the key: denied, failed, silent or not asked."""
+    """Of them, those known not to have the key: denied, failed, silent or not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,6 @@ class Ended:
     valid_until: float
     how: str
     """"released", "lost", or "cancelled" (from outside)."""
-    away: int = 0
-    """As in `Granted`, by the latest round that counted."""
     why: str = ""
     """What the loss was put down to, if it was announced by then."""
 

@@ -216,6 +216,7 @@ class Worker:
         at = now()
         self._count += 1
         self._held[self._count] = lease, lease.valid_until
+        votes = [outcome.vote for outcome in lease.votes]
         self._write(
             Granted(
                 at=at,
@@ -226,7 +227,8 @@ class Worker:
                 asked_at=asked_at,
                 valid_until=lease.valid_until,
                 fence=lease.fence,
-                away=_away(lease),
+                nodes=len(votes),
+                away=sum(vote not in (Vote.GRANTED, Vote.PENDING) for vote in votes),
             )
         )
         number = self._count
@@ -245,7 +247,6 @@ class Worker:
                 lease=number,
                 valid_until=lease.valid_until,
                 how=how,
-                away=_away(lease),
                 why=lease._hold.reason,
             )
         )
@@ -327,10 +328,6 @@ class Worker:
         finally:
             self._ended(number, lease, how)
             await lease.release()
-
-
-def _away(lease: Lease) -> int:
-    return sum(each.vote not in (Vote.GRANTED, Vote.PENDING) for each in lease.votes)
 
 
 async def _lost_within(lease: Lease, seconds: float) -> bool:
