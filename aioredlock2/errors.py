@@ -42,6 +42,11 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
 
 
+def printable(text: str) -> str:
+    """A server's words for a log line: what could steer a terminal or begin a new line is taken out."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 class RedlockError(Exception):
     """Base of all errors of this library."""
 

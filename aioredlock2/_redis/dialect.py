@@ -39,6 +39,7 @@ import hiredis
 from aioredlock2._core.fence import FENCE_MAX, LIFETIME_S, SEED_MIN
 from aioredlock2._node import ABSENT, NON_LOCK, Request, Sighting, Verb
 from aioredlock2._redis import scripts
+from aioredlock2.errors import printable
 from aioredlock2.outcomes import Vote
 
 __all__ = [
@@ -257,7 +258,7 @@ def cause_of(request: Request, text: str) -> str:
         if text.startswith(code):
             return f"cluster node given as independent node ({code})"
     text = text.partition(", with args beginning")[0]
-    return text[:CAUSE_CHARS_MAX].replace("\r", " ").replace("\n", " ")
+    return printable(text[:CAUSE_CHARS_MAX])
 
 
 def ends_the_link(cause: str) -> bool:
@@ -283,12 +284,19 @@ def _read_parts(form: Form, request: Request, replies: list[object]) -> Answer |
         return answer
     if form is INSPECT:
         return _read_inspection(*replies)
-    match replies[-1]:
-        case [_, b"OK", int(counter)] if form is FENCED:
+    return _read_transaction(form, request, replies)
+
+
+def _read_transaction(form: Form, request: Request, replies: list[object]) -> Answer | Refusal:
+    begun, *queued, done = replies
+    if begun != b"OK" or any(word != b"QUEUED" for word in queued):
+        done = None
+    match done:
+        case [_, b"OK", counter] if form is FENCED and type(counter) is int:
             return _read_counter(counter)
-        case [_, b"OK", int(), _] if form is CONFIRM:
+        case [_, b"OK", counter, _] if form is CONFIRM and type(counter) is int:
             return YES
-        case [_, None, *_]:
+        case [_, None, *rest] if len(rest) == form.replies - 4:
             return NO
         case [_, hiredis.ReplyError() as error, *_]:
             return _read_error(form, request, str(error))

@@ -15,6 +15,7 @@ import hiredis
 from aioredlock2._node import Request, Verb
 from aioredlock2._redis import dialect
 from aioredlock2._redis.dialect import Command, Dialect, Form
+from aioredlock2.errors import printable
 
 __all__ = ["Greeting", "greeting_commands", "introductions", "read_greeting"]
 
@@ -135,14 +136,14 @@ def _whole(text: str) -> int | None:
 def _fields_of_hello(reply: object) -> dict[str, str]:
     if not isinstance(reply, dict):
         return {}
-    return {_text(name): _text(value) for name, value in reply.items()}
+    return {_text(name): printable(_text(value)) for name, value in reply.items()}
 
 
 def _fields_of_info(reply: object) -> dict[str, str]:
     if not isinstance(reply, bytes):
         return {}
     lines = (line.partition(":") for line in _text(reply).splitlines())
-    return {name: value for name, colon, value in lines if colon}
+    return {name: printable(value) for name, colon, value in lines if colon}
 
 
 def _unfit(info: dict[str, str], hello: dict[str, str]) -> str:

@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from aioredlock2._redis.transport import Link
-from aioredlock2.errors import ConfigurationError
+from aioredlock2.errors import ConfigurationError, printable
 
 __all__ = ["DialError", "Dialer"]
 
@@ -57,6 +57,9 @@ _NOT_COPIED = frozenset(
 
 class DialError(Exception):
     """A dial failed; the text is safe to show."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 class _Closed:
