@@ -1,4 +1,4 @@
-"""What a hostile name or a greedy caller can do to others: as little as possible."""
+"""What a hostile name, a hostile server or a greedy caller can do to others: as little as possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioredlock2 import LeaseLost, Lock, LockContended, Redlock
+from aioredlock2 import LeaseLost, Lock, LockContended, NodeState, QuorumUnreachable, Redlock
 from aioredlock2._core.terms import NAME_BYTES_MAX
 from aioredlock2.embedded import Server
 from tests.support.clients import patient, urls_of
@@ -18,6 +18,7 @@ from tests.support.connected import connected
 from tests.support.facts import all_up, deleted, heard
 from tests.support.fleet import Look, all_keys
 from tests.support.polling import until
+from tests.support.relay import Relays
 
 HOSTILE: list[str | bytes] = [
     "job\nERROR aioredlock2 all is lost",
@@ -84,6 +85,39 @@ async def tell_all(
 def key_of(name: str | bytes) -> bytes:
     """The lock key of a name."""
     return b"redlock:" + (name if isinstance(name, bytes) else name.encode())
+
+
+async def test_servers_inject_nothing_into_logs_and_status(
+    relays3: Relays, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A version, a role and an error with escape sequences in them."""
+    caplog.set_level(logging.DEBUG)
+    rewrites = [
+        (b"_version:", b"_version:\x1b[2J"),
+        (b"role:master", b"role:\x1b[2Jxx"),
+        (b"+OK", b"-ERR \x1b[2J\x07"),
+    ]
+    for relay, (old, new) in zip(relays3, rewrites, strict=True):
+        relay.to_client.rewrite = lambda data, old=old, new=new: replaced(data, old, new)
+    async with patient(relays3.urls) as redlock:
+        await until(lambda: redlock.nodes[1].state is NodeState.DOWN)
+        await until(lambda: all(node.cause or node.server for node in redlock.nodes))
+        with pytest.raises(QuorumUnreachable) as caught:
+            await redlock("job", wait=0.1).acquire()
+        shown = [str(caught.value), *(f"{n.name} {n.cause} {n.server}" for n in redlock.nodes)]
+    shown += [record.getMessage() for record in caplog.records if record.name == "aioredlock2"]
+    assert sum("[2J" in line for line in shown) > 3
+    assert [] == [line for line in shown if not line.isprintable()]
+
+
+def replaced(data: bytes, old: bytes, new: bytes) -> bytes:
+    """The first `old` overwritten; bulk strings keep their length."""
+    at = data.find(old)
+    if at < 0:
+        return data
+    if old.startswith(b"+"):
+        return data[:at] + new + data[at + len(old) :]
+    return data[:at] + new + data[at + len(new) :]
 
 
 async def test_a_name_of_the_greatest_length_works(any_servers3: Sequence[Server]) -> None:
