@@ -84,7 +84,7 @@ async def test_h08_a_power_cut_that_took_the_last_writes_is_a_restart_as_well(
     fresh_servers: StartServers, view: Look
 ) -> None:
     """An append-only file without its end: older keys are there, and the newest lock is not."""
-    servers = fresh_servers(3, options=["--appendonly", "yes"])
+    servers = fresh_servers(3, options=["--appendonly", "yes", "--appendfsync", "no"])
     cut = servers[1]
     with Relays(servers) as relays:
         relays[2].refuse()
