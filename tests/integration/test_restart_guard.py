@@ -101,6 +101,7 @@ async def test_h08_a_power_cut_that_took_the_last_writes_is_a_restart_as_well(
             cut.kill()
             os.truncate(log, size)
             cut.restart()
+            await until(lambda: view(cut).info("persistence")["loading"] == "0")
             assert {b"redlock:old"} == view(cut).keys()
             await until(lambda: states(other)[1] is GUARDED)
             assert await other("job").try_acquire() is None

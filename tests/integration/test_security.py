@@ -166,7 +166,7 @@ async def test_a_crowd_on_one_name_stops_no_other_name(
 
 
 async def test_a_caller_that_floods_the_client_starves_nobody(servers3: Sequence[Server]) -> None:
-    """Twice as many acquires in flight as there is room for, all the time: others get their turn."""
+    """More acquires in flight than there is room for, all the time: others get their turn."""
     async with connected(urls_of(servers3)) as redlock:
         over = False
 
@@ -177,10 +177,10 @@ async def test_a_caller_that_floods_the_client_starves_nobody(servers3: Sequence
                 async with redlock(f"flood{number}.{turn}", wait=60):
                     pass
 
-        flooding = [asyncio.create_task(flood(number)) for number in range(1000)]
+        flooding = [asyncio.create_task(flood(number)) for number in range(700)]
         await asyncio.sleep(0)
         async with asyncio.timeout(40):
-            for _ in range(10):
+            for _ in range(5):
                 async with redlock("mine", wait=20):
                     pass
         over = True
