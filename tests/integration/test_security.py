@@ -177,11 +177,11 @@ async def test_a_caller_that_floods_the_client_starves_nobody(servers3: Sequence
                 async with redlock(f"flood{number}.{turn}", wait=60):
                     pass
 
-        flooding = [asyncio.create_task(flood(number)) for number in range(700)]
+        flooding = [asyncio.create_task(flood(number)) for number in range(600)]
         await asyncio.sleep(0)
-        async with asyncio.timeout(40):
-            for _ in range(5):
-                async with redlock("mine", wait=20):
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                async with redlock("mine", wait=None):
                     pass
         over = True
         await asyncio.gather(*flooding)
