@@ -21,6 +21,7 @@ from aioredlock2._core.ballot import (
 )
 from aioredlock2._core.fence import Candidate, candidate
 from aioredlock2._core.terms import LockTerms
+from aioredlock2._core.validity import valid_until
 from aioredlock2._gate import Deadlines, Gate
 from aioredlock2._node import Node, NodeState, Request, Verb
 from aioredlock2._runtime import Runtime
@@ -137,6 +138,7 @@ class Engine:
         request = Request(verb, key, self.runtime.new_token(), terms.ttl_ms)
         request.fence = fence_seed
         asked = Round(len(self.nodes), grant_rule, request, self.runtime.clock())
+        request.until = valid_until(asked.started_at, terms)
         asked.holds_place = self.gate
         for index, node in enumerate(self.nodes):
             if asked.verdict is PENDING:
@@ -190,6 +192,7 @@ class Engine:
             elif index in wanted.behind:
                 request = Request(CONFIRM, won.key, won.token, won.ttl_ms)
                 request.fence, request.gap = wanted.fence, wanted.behind[index]
+                request.until = valid_until(won.started_at, terms)
                 request.ballot = asked
                 node.ask(request)
             else:

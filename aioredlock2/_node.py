@@ -97,8 +97,8 @@ class Request:
         self.ttl_ms = ttl_ms
         """For a grant or renewal what to set; for a revoke how long the key can live at most."""
         self.until = 0.0
-        """For a revoke that could not be sent: when the key has expired anyway. For a renewal: when
-        the lease ends, after which nothing is sent for it."""
+        """For a revoke that could not be sent: when the key has expired anyway. For all that sets a key:
+        when the lease ends that it could be for, after which nothing is sent for it."""
         self.fence = 0
         """For a fenced grant what the counter begins with where there is none; for a confirmation what
         it must reach."""

@@ -247,8 +247,8 @@ class Watchdog:
             on_decided=lambda asked: self._decided(hold, served, asked),
             on_closed=lambda asked: self._closed(hold, asked),
         )
-        if hold.latest is not None:
-            hold.latest.withdrawn = True
+        # What was asked before, in whatever form it may still be put, must not undo this.
+        (hold.latest or hold.granted).withdrawn = True
         hold.latest = hold.renewing = asked
         self._plan(hold, now)
         self._engine.send(request, terms.node_timeout)
@@ -338,9 +338,7 @@ class Watchdog:
         self._holds.pop(hold, None)
         self._fresh.pop(hold, None)
         self._schedule.remove(hold)
-        hold.granted.withdrawn = True
-        if hold.latest is not None:
-            hold.latest.withdrawn = True
+        (hold.latest or hold.granted).withdrawn = True
         served, hold.extensions = hold.extensions, ()
         if served:
             self._answer(served, _error_of(hold))

@@ -349,7 +349,7 @@ class RedisNode:
         """Whether to ask once more: nothing that sets a key may follow the deletes of its token."""
         if request.ballot is not None and request.ballot.withdrawn:
             return False
-        return request.verb is not RENEW or self._the_host.runtime.clock() < request.until
+        return request.verb > RENEW or self._the_host.runtime.clock() < request.until
 
     def _send(self, form: Form, request: Request, refused: Refused | None = None) -> None:
         if self._link is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from redis.asyncio import Redis
 
 from aioredlock2 import LockContended, QuorumUnreachable, Redlock
 from aioredlock2._core.fence import LIFETIME_S
+from aioredlock2._redis import scripts
 from aioredlock2.embedded import Server
 from tests.support.acl import acl_user
 from tests.support.clients import patient, until_up, up, urls_of
@@ -208,23 +211,67 @@ async def test_f107_rights_that_are_missing(
             await until(lambda: not any(view(s).get(KEY) for s in any_servers3))
 
 
+@contextmanager
+def refused_transactions(
+    relays: Relays, servers: Sequence[Server], view: Look
+) -> Generator[list[str]]:
+    """URLs of a user without MULTI: what stands in it is executed all the same, then put otherwise."""
+    with acl_user(servers, view, "~*", "+@all", "-multi") as user:
+        login = user.urls[0].partition("@")[0] + "@"
+        yield [url.replace("redis://", login) for url in relays.urls]
+
+
+async def heard_last(redlock: Redlock) -> None:
+    """All that was asked before is answered, and what followed from the answers as well."""
+    for _ in range(3):
+        await redlock.inspect("job")
+
+
 async def test_h18_a_refused_grant_is_not_put_otherwise_behind_its_own_delete(
     relays3: Relays, servers3: Sequence[Server], view: Look
 ) -> None:
-    """The transaction is refused there, which is heard only after the lease has come and gone."""
-    with acl_user(servers3, view, "~*", "+@all", "-multi") as user:
-        login = user.urls[0].partition("@")[0] + "@"
-        async with patient([url.replace("redis://", login) for url in relays3.urls]) as redlock:
+    """The refusal is heard only after the lease has come and gone."""
+    with refused_transactions(relays3, servers3, view) as urls:
+        async with patient(urls) as redlock:
             await all_up(redlock)
             relays3[2].hold()
             async with redlock("job", fenced=True):
                 pass
             relays3[2].release()
-            for _ in range(
-                3
-            ):  # behind all that was asked before, and what followed from the answers
-                await redlock.inspect("job")
+            await heard_last(redlock)
             assert view(servers3[2]).get(KEY) is None
+
+
+async def test_a_refused_grant_is_not_put_otherwise_behind_an_extension(
+    relays3: Relays, servers3: Sequence[Server], view: Look
+) -> None:
+    """It would set the shorter ttl again, after a vote that counts for the longer one."""
+    with refused_transactions(relays3, servers3, view) as urls:
+        async with patient(urls, node_timeout=2, ttl=10) as redlock:
+            await all_up(redlock)
+            relays3[2].hold()
+            async with redlock("job", fenced=True) as lease:
+                await lease.extend(60)
+                relays3[2].release()
+                await heard_last(redlock)
+                assert view(servers3[2]).pttl(KEY) > 30_000
+
+
+async def test_a_refused_grant_is_not_put_otherwise_after_the_lease(
+    relays3: Relays, servers3: Sequence[Server], view: Look
+) -> None:
+    """The loop was blocked past the end, and reads the refusal before any timer can tell of it."""
+    with refused_transactions(relays3, servers3, view) as urls:
+        async with patient(urls, ttl=2) as redlock:
+            await all_up(redlock)
+            view(servers3[2]).execute("SCRIPT", "LOAD", scripts.GRANT_FENCED.text)
+            relays3[2].hold()
+            lease = await redlock("job", fenced=True, renew=False).acquire()
+            relays3[2].release()
+            time.sleep(2.1)
+            await heard_last(redlock)
+            assert view(servers3[2]).get(KEY) is None
+            await lease.release()
 
 
 async def test_h01_h02_a_write_held_up_on_its_way_is_refused_by_its_fence(
