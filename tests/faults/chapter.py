@@ -133,6 +133,7 @@ class _Harm:
                 target=fault.target,
                 side=fault.sides[0] if len(fault.sides) < SIDES else None,
                 forgets=fault.kind.forgets,
+                empties=fault.kind.empties,
                 error=error,
             )
         )

@@ -38,8 +38,8 @@ LATE_S_MAX = 0.5
 """A worker that runs is told of a loss by then. Generous: the machine is busy with the faults too."""
 WAIT_S_MAX = 1.0
 """A call may overrun its `wait` by so much: a node timeout, the first contact, a busy machine."""
-GAP_S_MAX = 10.0
-"""A name that is free is granted to one who waits by then: a ttl and a redial, generously."""
+GAP_S_MAX = 15.0
+"""A name that is free is granted to one who waits by then, also if all nodes were restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +258,11 @@ def _is_remembered(lease: Held, marks: list[Faulted], until: float) -> bool:
     The schedule sees to that: no node is away where one forgets. But a busy machine may have left a
     node behind for a moment, and then this is more than the library can promise.
     """
-    forgot = sum(m.forgets and m.at < until and m.until > lease.start for m in marks)
-    return lease.away + forgot <= lease.nodes // 2
+    return lease.away + sum(m.forgets for m in _during(lease, marks, until)) <= lease.nodes // 2
+
+
+def _during(lease: Held, marks: list[Faulted], until: float) -> list[Faulted]:
+    return [mark for mark in marks if mark.at < until and mark.until > lease.start]
 
 
 def _judge_fences(leases: list[Held], verdict: Verdict, highest: int, *, beyond: bool) -> None:
@@ -284,7 +287,9 @@ def _judge_losses(verdict: Verdict, *, beyond: bool) -> None:
         if REFUSED not in lease.why:
             continue
         verdict.counts["refused by a quorum"] += 1
-        if not beyond and _is_remembered(lease, verdict.marks, lease.end):
+        during = _during(lease, verdict.marks, lease.end)
+        gone = lease.away + sum(mark.forgets or mark.empties for mark in during)
+        if not beyond and gone <= lease.nodes // 2:
             verdict.blame("lease taken away", lease.end, f"{lease}: {lease.why}")
 
 

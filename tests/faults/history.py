@@ -96,7 +96,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled:
-    """A worker, or its loop alone, stood still: stopped, starved or blocked."""
+    """A worker stood still: stopped, starved or blocked."""
 
     name: ClassVar[str] = "stalled"
     at: float
@@ -163,6 +163,8 @@ class Faulted:
     """The workers for whom the node was so; None: for all."""
     forgets: bool = False
     """The node has lost keys, and no client can know."""
+    empties: bool = False
+    """The node has lost its keys, and every client can know."""
     error: str = ""
     """Why it could not be made or healed: a failure of the suite itself."""
 

@@ -14,7 +14,7 @@ import hiredis
 
 from aioredlock2.embedded import Server
 from tests.faults.arena import ALL_RIGHTS, USER, Arena
-from tests.faults.plan import CLOCK_JUMP_S, SIDES, Fault
+from tests.faults.plan import CLOCK_JUMP_S, IN_TURN, SIDES, Fault
 from tests.support.ailments import busy
 from tests.support.clients import cut_off
 from tests.support.relay import Direction, Relay
@@ -270,6 +270,7 @@ def _replica(scene: Scene) -> None:
 MAKERS: dict[str, Maker] = {
     "frozen": _frozen,
     "killed, back empty": lambda scene: _killed(scene, empty=True),
+    IN_TURN: lambda scene: _killed(scene, empty=True),
     "killed, back with its data": lambda scene: _killed(scene, empty=False),
     "late": _late,
     "cut off": _cut_off_from_all,

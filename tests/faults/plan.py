@@ -1,9 +1,10 @@
 """Which faults come when: drawn from a seed, before anything runs.
 
 Whatever the claim of the library rests on must stand, or an overlap would prove nothing. So never more
-nodes are broken than the quorum can spare: in a fault, or back and not whole yet. A fault that makes
-a node forget behind its clients' backs comes alone, and only when all nodes have had the time to learn
-every lease: a node that was away knows nothing of those granted meanwhile.
+nodes are broken than the quorum can spare: in a fault, or back and not whole yet. (Now and then all
+are restarted in turn: nobody can lock then, but nothing that is locked may be locked again.) A fault
+that makes a node forget behind its clients' backs comes alone, and only when all nodes have had the
+time to learn every lease: a node that was away knows nothing of those granted meanwhile.
 
 `beyond` drops all that on purpose: any number of nodes at once, most of all those that forget.
 
@@ -23,6 +24,7 @@ __all__ = [
     "ALL_SIDES",
     "CLOCK_JUMP_S",
     "GUARD_S",
+    "IN_TURN",
     "NODE_FAULTS",
     "SETTLE_S",
     "SIDES",
@@ -57,13 +59,21 @@ class Kind:
     """How long its target is not whole when it is over."""
     forgets: bool = False
     """Keys vanish, and no client can know."""
+    empties: bool = False
+    """Keys vanish, and every client can know: safe as long as such a node doesn't vote for a ttl."""
     network: bool = False
     """It may hit one side alone."""
 
 
+IN_TURN = "restarted in turn"
+"""All nodes, one soon after the other: nobody may lock then, and what was locked stays so."""
+IN_TURN_SHARE = 0.06
+IN_TURN_PAUSE_S = (0.1, 0.5)
+
 NODE_FAULTS = {
     "frozen": Kind((0.2, 3.0)),
-    "killed, back empty": Kind((0.1, 2.0), GUARD_S),
+    "killed, back empty": Kind((0.1, 2.0), GUARD_S, empties=True),
+    IN_TURN: Kind((0.0, 0.3), GUARD_S, empties=True),
     "killed, back with its data": Kind((0.1, 2.0), GUARD_S),
     "late": Kind((1.0, 4.0), network=True),
     "cut off": Kind((0.3, 3.0), network=True),
@@ -165,14 +175,33 @@ def _within(rng: random.Random, seconds: float, nodes: int, chosen: list[str]) -
     while (at := at + rng.expovariate(1 / NODE_PAUSE_S)) < seconds:
         what = _any(rng, chosen)
         kind = NODE_FAULTS[what]
+        if what == IN_TURN:
+            at = _in_turn(rng, at, seconds, ledger, faults)
+            continue
         sides = rng.choice([ALL_SIDES, *zip(ALL_SIDES)]) if kind.network else ALL_SIDES
-        at = max(at, ledger.free_at(kind, sides))
+        at = max(at, ledger.free_at(what, sides))
         node = rng.choice(ledger.whole(at, sides))
         fault = _drawn(rng, at, what, kind, node=node, sides=sides)
         if fault.whole_at <= seconds:
             faults.append(fault)
             ledger.book(fault, at + fault.seconds)
     return faults
+
+
+def _in_turn(
+    rng: random.Random, at: float, seconds: float, ledger: Ledger, faults: list[Fault]
+) -> float:
+    """Restart all nodes that are whole; returns when the last of them begins."""
+    at = max(at, ledger.settled_at)
+    nodes = ledger.whole(at, ALL_SIDES)
+    rng.shuffle(nodes)
+    for node in nodes:
+        at += rng.uniform(*IN_TURN_PAUSE_S)
+        fault = _drawn(rng, at, IN_TURN, NODE_FAULTS[IN_TURN], node=node)
+        if fault.whole_at <= seconds:
+            faults.append(fault)
+            ledger.book(fault, at + fault.seconds)
+    return at
 
 
 class Ledger:
@@ -182,7 +211,7 @@ class Ledger:
         self._nodes = range(nodes)
         self._spare = spare(nodes)
         self._whole_at = {(side, node): 0.0 for side in ALL_SIDES for node in self._nodes}
-        self._settled_at = 0.0
+        self.settled_at = 0.0
         """When every node knows every lease again, after a fault that forgets."""
 
     def book(self, fault: Fault, ends_at: float) -> None:
@@ -192,7 +221,7 @@ class Ledger:
         for side in fault.sides:
             self._whole_at[side, fault.node] = whole_at
         if fault.kind.forgets:
-            self._settled_at = whole_at + SETTLE_S
+            self.settled_at = whole_at + SETTLE_S
 
     def whole(self, at: float, sides: Sequence[int]) -> list[int]:
         """The nodes that are whole at a time, for all these sides."""
@@ -200,11 +229,14 @@ class Ledger:
             node for node in self._nodes if all(self._whole_at[side, node] <= at for side in sides)
         ]
 
-    def free_at(self, kind: Kind, sides: Sequence[int]) -> float:
-        """When a fault of that kind may begin, for some node."""
+    def free_at(self, what: str, sides: Sequence[int]) -> float:
+        """When this fault may begin, for some node."""
+        kind = NODE_FAULTS[what]
+        if what == IN_TURN:
+            return self.settled_at  # no matter how many others are broken
         if kind.forgets:
-            return max(self._settled_at, max(self._whole_at.values()) + SETTLE_S)
-        times = [self._settled_at]
+            return max(self.settled_at, max(self._whole_at.values()) + SETTLE_S)
+        times = [self.settled_at]
         for side in sides:
             ends = sorted(self._whole_at[side, node] for node in self._nodes)
             times.append(ends[-self._spare])
@@ -212,12 +244,15 @@ class Ledger:
 
     def allows(self, fault: Fault, at: float) -> bool:
         """Whether this fault may begin at this time."""
-        free = self.free_at(fault.kind, fault.sides) <= at
+        free = self.free_at(fault.what, fault.sides) <= at
         return free and fault.node in self.whole(at, fault.sides)
 
 
 def _any(rng: random.Random, chosen: list[str]) -> str:
-    forgets = rng.random() < FORGETS_SHARE
+    share = rng.random()
+    if share < IN_TURN_SHARE and IN_TURN in chosen:
+        return IN_TURN
+    forgets = share > 1 - FORGETS_SHARE
     return rng.choice([what for what in chosen if NODE_FAULTS[what].forgets == forgets] or chosen)
 
 

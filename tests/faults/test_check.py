@@ -161,10 +161,16 @@ def test_a_lease_is_not_taken_away() -> None:
     )
     assert ["lease taken away"] == kinds(judge([granted, ended]))
     assert [] == judge([granted, ended], beyond=True).violations
+    restarted = [
+        Faulted(at=1.1, until=1.2, fault="restarted", target=f"node {n}", empties=True)
+        for n in range(3)
+    ]
+    assert [] == judge([granted, ended, *restarted]).violations
+    assert ["lease taken away"] == kinds(judge([granted, ended, *restarted[:2]]))
 
 
 def test_a_free_name_that_nobody_gets() -> None:
-    first, waits = lease(1, 2), lease(2 + GAP_S_MAX + 0.1, 15, pid=2, asked_at=1.5)
+    first, waits = lease(1, 2), lease(2 + GAP_S_MAX + 0.1, 30, pid=2, asked_at=1.5)
     verdict = judge(first + waits)
     assert ["long gap"] == kinds(verdict)
     assert GAP_S_MAX + 0.1 == pytest.approx(verdict.longest_gap)

@@ -8,7 +8,16 @@ import pytest
 
 from aioredlock2._demo.plan import spare
 from tests.faults.node_faults import MAKERS
-from tests.faults.plan import ALL_SIDES, NODE_FAULTS, SETTLE_S, WORKER_FAULTS, Fault, draw
+from tests.faults.plan import (
+    ALL_SIDES,
+    IN_TURN,
+    NODE_FAULTS,
+    SETTLE_S,
+    TTL_S,
+    WORKER_FAULTS,
+    Fault,
+    draw,
+)
 
 SECONDS = 300.0
 ROUNDING_S = 1e-6
@@ -31,7 +40,7 @@ def of_nodes(faults: list[Fault]) -> list[Fault]:
 @pytest.mark.parametrize("nodes", [3, 5, 7])
 def test_a_quorum_is_always_whole_for_everybody(nodes: int) -> None:
     for seed in SEEDS:
-        faults = of_nodes(drawn(seed, nodes))
+        faults = [fault for fault in of_nodes(drawn(seed, nodes)) if fault.what != IN_TURN]
         for fault in faults:
             for side in ALL_SIDES:
                 broken = {
@@ -40,6 +49,12 @@ def test_a_quorum_is_always_whole_for_everybody(nodes: int) -> None:
                     if side in other.sides and span(other)[0] <= fault.at < span(other)[1]
                 }
                 assert len(broken) <= spare(nodes), (seed, fault)
+
+
+def test_all_are_restarted_in_turn() -> None:
+    faults = [fault for seed in SEEDS for fault in drawn(seed) if fault.what == IN_TURN]
+    assert set(range(5)) == {fault.node for fault in faults}
+    assert all(fault.kind.after > TTL_S for fault in faults)
 
 
 def test_the_sides_see_different_nodes() -> None:

@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Awaitable
@@ -78,15 +77,15 @@ class Worker:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._stray(repr(context)))
         loop.add_reader(sys.stdin.fileno(), self._read)
-        threading.Thread(target=self._beat, daemon=True).start()
         contenders = [asyncio.create_task(self._contend()) for _ in range(CONTENDERS)]
-        watch = asyncio.create_task(self._watch())
+        watches = [asyncio.create_task(work) for work in (self._watch(), self._beat())]
         print("ready")
         await self._closed.wait()
         loop.remove_reader(sys.stdin.fileno())
-        for task in [watch, *contenders, *self._sections]:
+        tasks = [*watches, *contenders, *self._sections]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(watch, *contenders, *self._sections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _write(self, event: Event) -> None:
         if self._history is not None:
@@ -119,9 +118,7 @@ class Worker:
         self._help(self._come_to_rest())
 
     def _block(self, seconds: float) -> None:
-        since = now()
         time.sleep(seconds)
-        self._write(Stalled(at=now(), pid=self._pid, since=since))
 
     def _cancel(self, seconds: float) -> None:
         self._help(self._cancel_for(seconds))
@@ -189,15 +186,19 @@ class Worker:
 
     # What it sees.
 
-    def _beat(self) -> None:
-        """In a thread: notice when the whole process stood still."""
-        before = now()
+    async def _beat(self) -> None:
+        """Notice when this process stood still: stopped, starved, or blocked on purpose.
+
+        What the loop itself was busy with is no excuse, so its own work doesn't count.
+        """
+        before, worked_before = now(), time.thread_time()
         while True:
-            time.sleep(BEAT_S)
-            after = now()
-            if after - before > STALL_S_MIN:
-                self._write(Stalled(at=after, pid=self._pid, since=before))
-            before = after
+            await asyncio.sleep(BEAT_S)
+            after, worked = now(), time.thread_time()
+            idle = (after - before) - (worked - worked_before)
+            if idle > STALL_S_MIN:
+                self._write(Stalled(at=after, pid=self._pid, since=after - idle))
+            before, worked_before = after, worked
 
     async def _watch(self) -> None:
         """Notice deadlines that the watchdog has moved."""
