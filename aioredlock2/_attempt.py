@@ -16,7 +16,7 @@ from aioredlock2._core.terms import LockTerms
 from aioredlock2._core.validity import valid_until
 from aioredlock2._engine import Round
 from aioredlock2._hold import Hold
-from aioredlock2._node import NON_LOCK, Sighting
+from aioredlock2._node import NON_LOCK, Sighting, Verb
 from aioredlock2._session import Session
 from aioredlock2._turns import Turn, TurnMissed
 from aioredlock2.errors import (
@@ -158,7 +158,7 @@ class Attempt:
         return self._session.runtime.clock() < valid_until(asked.started_at, self._terms)
 
     def _lacks_fence(self, asked: Round) -> bool:
-        return self._fenced and not asked.fence
+        return asked.verb is Verb.GRANT_FENCED and not asked.fence
 
     async def _pause(self, asked: Round, turn: Turn) -> None:
         """Give back what a round has won in vain, and sleep; raises when the wait is over."""
@@ -208,7 +208,7 @@ class Attempt:
         elif look is not None and (foreign := _foreign(look)):
             hint = f"the key holds a non-lock value on {foreign} of {look.nodes} nodes"
         elapsed = self._session.runtime.clock() - self._started_at
-        outcomes = self._session.engine.outcomes(asked)
+        outcomes = self._session.engine.outcomes(asked.confirmation or asked)
         return kind(self._resource, elapsed, self._rounds, outcomes, hint)
 
     def _missed(self, turn: Turn) -> AcquireError:

@@ -43,6 +43,7 @@ class Round(Ballot):
     """One question to all nodes, its votes, and who is told when it is decided."""
 
     __slots__ = (
+        "confirmation",
         "fence",
         "holds_place",
         "key",
@@ -65,7 +66,9 @@ class Round(Ballot):
         self.token = request.token
         self.ttl_ms = request.ttl_ms
         self.fence = 0
-        """What a fenced grant's counters came to, once that is settled."""
+        """What a fenced grant's counters came to, once that is certain."""
+        self.confirmation: Round | None = None
+        """The round in which the nodes behind were last asked to confirm the fence."""
         self.started_at = started_at
         """Read just before the first byte left."""
         self.on_decided: Callable[[Round], None] | None = None
@@ -100,13 +103,16 @@ class Round(Ballot):
         for waiter in self.waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
-        if self.on_decided is not None:
-            self.on_decided(self)
+        # Let go of what is told: it may refer to this round, and circles wait for a collection.
+        told, self.on_decided = self.on_decided, None
+        if told is not None:
+            told(self)
 
     def on_last_vote(self) -> None:
         """Every node was heard, or the deadline has passed."""
-        if self.on_closed is not None:
-            self.on_closed(self)
+        told, self.on_closed = self.on_closed, None
+        if told is not None:
+            told(self)
 
 
 class Engine:
@@ -125,7 +131,7 @@ class Engine:
     async def grant(self, key: bytes, terms: LockTerms, *, fence_seed: int = 0) -> Round:
         """One round to obtain `key` under a fresh token; returns when it is decided.
 
-        With a `fence_seed` it is asked with a fence, and returns when that is settled, or can't be.
+        With a `fence_seed` it is asked with a fence, and returns when that stands, or can't.
         Whoever calls it judges the result (verdict, fence *and* time) and calls `clean_up` unless it
         keeps the lock. Cancelled at an await, the round cleans up behind itself before it raises.
         """
@@ -154,26 +160,26 @@ class Engine:
                 asked.waiters = [waiter := self.loop.create_future()]
                 await waiter
             if fence_seed and asked.verdict is WON:
-                await self._settle_fence(asked, terms)
+                await self._find_fence(asked, terms)
         except asyncio.CancelledError:
             self.clean_up(asked)
             raise
         return asked
 
-    async def _settle_fence(self, won: Round, terms: LockTerms) -> None:
+    async def _find_fence(self, won: Round, terms: LockTerms) -> None:
         """Find the fence of a round that was won: at once where a quorum agrees, else by confirmation.
 
         Leaves it at 0 if too few nodes confirm. Stragglers' counters are taken into account as long as
         they bring something new. See `_core/fence.py`.
         """
         known: dict[int, int] = {}
-        while (counters := won.counters) != known:
+        while (counters := won.counters) != known and not self._closed:
             known = counters
             wanted = candidate(counters)
             if len(wanted.level) >= won.quorum:
                 won.fence = wanted.fence
                 return
-            confirmed = self._confirm(won, wanted, terms)
+            confirmed = won.confirmation = self._confirm(won, wanted, terms)
             try:
                 await confirmed.decided(self.loop)  # cancelled here: `grant` takes everything back
             finally:
@@ -249,18 +255,18 @@ class Engine:
         self.send(request, node_timeout)
         return asked
 
-    def clean_up(self, lost: Round) -> None:
+    def clean_up(self, failed: Round) -> None:
         """Take back a round that is not kept: a delete behind its SET, wherever that may have gone.
 
         Without an await, so that nothing can come between: it runs whole, also while a cancellation
         is being delivered. Nobody waits for the answers. Once is enough.
         """
-        if lost.withdrawn:
+        if failed.withdrawn:
             return
-        lost.withdrawn = True
-        request = Request(REVOKE, lost.key, lost.token, lost.ttl_ms)
+        failed.withdrawn = True
+        request = Request(REVOKE, failed.key, failed.token, failed.ttl_ms)
         for index, node in enumerate(self.nodes):
-            if not lost.unsent >> index & 1 and lost.votes[index] is not Vote.DENIED:
+            if not failed.unsent >> index & 1 and failed.votes[index] is not Vote.DENIED:
                 node.ask(request)
 
     def sent_to(self, asked: Round) -> int:

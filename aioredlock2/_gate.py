@@ -16,8 +16,7 @@ ROUNDS_MAX = 512
 LATE_S = 0.005
 """A deadline that fires later than this was held up by a busy loop."""
 
-
-Turns = deque[tuple[float, list[Ballot]]]
+Batches = deque[tuple[float, list[Ballot]]]
 """For each loop turn when its rounds are due, and these, the last one first."""
 
 
@@ -107,7 +106,7 @@ class Deadlines:
         self._context = Context()  # not that of the request which happens to be the first
         self._fresh: dict[float, list[Ballot]] = {}
         """By timeout, the rounds of this loop turn."""
-        self._queues: dict[float, Turns] = {}
+        self._queues: dict[float, Batches] = {}
         self._timers: dict[float, asyncio.Handle] = {}
 
     def watch(self, ballot: Ballot, timeout: float) -> None:
@@ -125,9 +124,8 @@ class Deadlines:
             return  # cancelled meanwhile
         due_at = self._loop.time() + timeout
         queue = self._queues.setdefault(timeout, deque())
-        _drop_complete(
-            queue
-        )  # now, and not when they are due: what is kept costs garbage collection
+        # Now, and not when they are due: what is kept costs garbage collection.
+        _drop_complete(queue)
         ballots.reverse()
         queue.append((due_at, ballots))
         if timeout not in self._timers:
@@ -197,7 +195,7 @@ class Deadlines:
         return False
 
 
-def _drop_complete(queue: Turns) -> bool:
+def _drop_complete(queue: Batches) -> bool:
     """Drop complete rounds from the head of `queue`; whether any round is left."""
     while queue:
         ballots = queue[0][1]

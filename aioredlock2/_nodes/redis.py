@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import os
-from typing import cast
+from typing import NamedTuple, cast
 
 from aioredlock2._node import NodeHost, NodeState, NodeStatus, Request, Verb
 from aioredlock2._redis import dialect
@@ -27,6 +27,9 @@ logger = logging.getLogger("aioredlock2")
 
 STABLE_S = 1.0
 """A link that lived shorter counts as a failed dial: no tight loop with a server that hangs up."""
+PAY_S = 0.02
+PAID_AT_ONCE = 200
+"""Deletes owed go out in so many at a time, so that a pile of them doesn't hold up the loop."""
 REPAY_S = 0.2
 """A delete that met a server which was loading or busy is sent again after so long."""
 
@@ -39,8 +42,15 @@ CONFIRM, RENEW, REVOKE, UP, GRANTED = (
     Vote.GRANTED,
 )
 
-Refused = tuple[str, bool]
-"""The first refusal's text, and whether one of them was for good."""
+
+class Refused(NamedTuple):
+    """The first refusal of a request that was put in another form."""
+
+    cause: str
+    for_good: bool
+    """Whether it, or a later one, was for good."""
+
+
 Slot = Request | tuple[Form, Request, Refused | None]
 """What was asked: a request in the form it is packed in, or another form of it."""
 
@@ -279,8 +289,15 @@ class RedisNode:
         if self._paying is not None:
             self._paying.cancel()
             self._paying = None
-        for request in self._debts.due(self._the_host.runtime.clock()):
+        for request in self._debts.due(self._the_host.runtime.clock(), PAID_AT_ONCE):
             self.ask(request)
+        if self._debts and self._paying is None:
+            self._pay_in(PAY_S)
+
+    def _pay_in(self, delay: float) -> None:
+        if self._paying is not None:
+            self._paying.cancel()
+        self._paying = self._the_loop.call_later(delay, self._pay)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
@@ -307,8 +324,9 @@ class RedisNode:
             return
         vote, cause = answer
         verb = request.verb
-        for_good = refused[1] if refused is not None else form is dialect.FENCED_EVAL
-        if for_good and vote is not Vote.FAULTED:
+        # Once its text has got through, the script is known by its name.
+        learnt = form is dialect.FENCED_EVAL or (refused is not None and refused.for_good)
+        if learnt and vote is not Vote.FAULTED:
             self._dialect.prefer(verb, form)
         if ballot is not None:
             if verb is REVOKE and answer is dialect.NO and ballot.awaits(self._index):
@@ -322,8 +340,8 @@ class RedisNode:
         """What an error says beyond this one vote."""
         if request.verb is REVOKE:
             self._owe(request)
-            if dialect.is_passing(cause) and self._paying is None:
-                self._paying = self._the_loop.call_later(REPAY_S, self._pay)
+            if dialect.is_passing(cause):
+                self._pay_in(REPAY_S)
         if dialect.ends_the_link(cause):
             link.abort(cause)
 
@@ -333,11 +351,11 @@ class RedisNode:
         """The server refused the command, not the question: put it in the next form, same token."""
         for_good = refusal is Refusal.FOR_GOOD
         cause = dialect.cause_of(request, text)
-        if refused is not None and (refused[1] or not for_good):
+        if refused is not None and (refused.for_good or not for_good):
             cause, for_good = refused  # the first clear word is what the user should hear
         following = self._dialect.next_form(request.verb, form)
         if following is not None and self._is_wanted(request):
-            self._send(following, request, (cause, for_good))
+            self._send(following, request, Refused(cause, for_good))
             return
         if following is None:
             what = request.verb.name.lower().replace("grant_fenced", "grant and fence")

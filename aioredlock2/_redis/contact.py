@@ -75,6 +75,8 @@ async def _greet(link: Link, probe_key: bytes, token: bytes) -> Greeting:
 
 async def _replies(link: Link, commands: list[bytes]) -> list[object]:
     """What the server says to these commands, errors included. Raises DialError if it hangs up."""
+    if not link.is_open:
+        raise DialError("the connection was lost right after the greeting")
     greeter = _Greeter(len(commands))
     link.attach(greeter)
     for command in commands:

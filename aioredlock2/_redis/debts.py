@@ -18,14 +18,26 @@ class Debts:
     def __init__(self) -> None:
         self._owed: dict[bytes, Request] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._owed)
+
     def owe(self, request: Request, now: float) -> None:
         """Keep a delete that did not get through."""
         request.until = request.until or now + request.ttl_ms / 1000
         self._owed[request.token] = request
-        if len(self._owed) > OWED_MAX:
-            del self._owed[next(iter(self._owed))]
+        while self._oldest().until <= now or len(self._owed) > OWED_MAX:
+            del self._owed[self._oldest().token]
+            if not self._owed:
+                return
 
-    def due(self, now: float) -> list[Request]:
-        """Take all out; those whose key may still live."""
-        owed, self._owed = self._owed, {}
-        return [request for request in owed.values() if request.until > now]
+    def due(self, now: float, at_most: int) -> list[Request]:
+        """Take out the oldest ones whose keys may still live."""
+        taken: list[Request] = []
+        while self._owed and len(taken) < at_most:
+            request = self._owed.pop(self._oldest().token)
+            if request.until > now:
+                taken.append(request)
+        return taken
+
+    def _oldest(self) -> Request:
+        return next(iter(self._owed.values()))

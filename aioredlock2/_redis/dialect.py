@@ -7,7 +7,7 @@ at connect, `greeting.py`) and moves on to the next when the server refuses it, 
     fenced   MULTI, SET fence-key seed NX PX lifetime,          Redis >= 8.4, Valkey >= 8.1
              SET key token NX PX ttl, INCR fence-key, EXEC
              EVALSHA, then EVAL                                 others
-    confirm  MULTI, SET fence-key fence NX PX lifetime,         Redis >= 8.4, Valkey >= 8.1
+    confirm  MULTI, SET fence-key fence-gap NX PX lifetime,     Redis >= 8.4, Valkey >= 8.1
              SET key token IFEQ token PX ttl,
              INCRBY fence-key gap, PEXPIRE fence-key lifetime, EXEC
              EVALSHA, then EVAL                                 others
@@ -20,7 +20,8 @@ at connect, `greeting.py`) and moves on to the next when the server refuses it, 
 
 The fence key is `{key}:fence`, braces included: in a cluster's terms the same slot, unless the name has
 braces of its own. An error inside EXEC undoes nothing, and nothing has to be undone: counters only rise,
-also when the lock is refused or no longer ours (`_core/fence.py`).
+also when the lock is refused or no longer ours (`_core/fence.py`). Where MULTI itself is refused, what
+follows it is executed all the same: the lock key may be set then, without a vote.
 
 A revoke that finds nothing of ours is followed by EXISTS key where somebody reads the report.
 Two traps these forms avoid: DELEX without a condition deletes whatever is there, and SET ... IFEQ
@@ -124,7 +125,7 @@ def _confirmation(r: Request) -> tuple[Command, ...]:
     counter = fence_key(r.key)
     return (
         MULTI,
-        (b"SET", counter, r.fence, b"NX", b"PX", LIFETIME_MS),
+        (b"SET", counter, r.fence - r.gap, b"NX", b"PX", LIFETIME_MS),
         (b"SET", r.key, r.token, b"IFEQ", r.token, b"PX", r.ttl_ms),
         (b"INCRBY", counter, r.gap),
         (b"PEXPIRE", counter, LIFETIME_MS),
@@ -314,9 +315,9 @@ def error_in(reply: object) -> str:
 
 
 def _read_counter(counter: int) -> Answer:
-    if counter > FENCE_MAX:
-        return Vote.FAULTED, "the fence key: beyond 2**53"
-    return Vote.GRANTED, counter
+    if 0 < counter <= FENCE_MAX:
+        return Vote.GRANTED, counter
+    return Vote.FAULTED, "the fence key: its number is not from 1 to 2**53"
 
 
 def _read_inspection(value: object, ttl_ms: object) -> Answer:

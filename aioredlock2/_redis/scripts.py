@@ -1,7 +1,7 @@
 """The Lua scripts, for servers (or users) without the native conditional commands.
 
-Without a `#!lua` line on purpose: a script with one is refused at maxmemory, these are not, because
-they call no command that needs memory. All keys are declared, so single-slot proxies work.
+Without a `#!lua` line on purpose: a script with one is refused at maxmemory, RENEW and REVOKE are not,
+because they call no command that needs memory. All keys are declared, so single-slot proxies work.
 """
 
 from __future__ import annotations

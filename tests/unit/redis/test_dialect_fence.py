@@ -73,10 +73,10 @@ def test_a_fenced_grant_is_a_transaction_of_one_write() -> None:
 
 
 def test_a_confirmation_can_only_raise_the_counter() -> None:
-    """Where it is forgotten it begins at the fence; only the lock's own holder restarts the ttl."""
+    """Where it is forgotten it comes to just the fence; only the lock's own holder restarts the ttl."""
     assert commands(dialect.CONFIRM, Verb.CONFIRM) == [
         [b"MULTI"],
-        [b"SET", COUNTER, b"%d" % SEED, b"NX", b"PX", LIFE],
+        [b"SET", COUNTER, b"%d" % (SEED - GAP), b"NX", b"PX", LIFE],
         [b"SET", KEY, TOKEN, b"IFEQ", TOKEN, b"PX", b"1500"],
         [b"INCRBY", COUNTER, b"7"],
         [b"PEXPIRE", COUNTER, LIFE],
@@ -150,7 +150,9 @@ def test_a_counter_that_is_no_number_is_a_fault_and_no_refusal() -> None:
 
 def test_h38_a_counter_beyond_doubles_is_no_fence() -> None:
     assert grant(OK, Q, Q, Q, [None, OK, FENCE_MAX]) == (Vote.GRANTED, FENCE_MAX)
-    assert grant(OK, Q, Q, Q, [None, OK, FENCE_MAX + 1]) == (F, "the fence key: beyond 2**53")
+    for counter in (FENCE_MAX + 1, 0, -5):
+        answer = grant(OK, Q, Q, Q, [None, OK, counter])
+        assert answer == (F, "the fence key: its number is not from 1 to 2**53")
 
 
 def test_f074_a_key_that_is_no_lock_is_not_ours() -> None:
