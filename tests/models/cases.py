@@ -12,6 +12,7 @@ from typing import Any
 from tests.models.explorer import Findings, Model
 from tests.models.fencing import ANYWHERE, LARGEST, REAL, WHERE_MINE, Fencing
 from tests.models.mutex import Mutex
+from tests.models.real import Real
 
 __all__ = ["CASES", "Case"]
 
@@ -37,7 +38,7 @@ class Case:
 
 
 GUARDED = Mutex(ttl=2, crashes=1, guard=2, guarded_confirms=True, extensions=1)
-UNEVEN = ((0, 0, 3), (0, 1, 3))
+ACQUIRE = frozenset({"acquire"})
 
 CASES = [
     # Rounds, early decisions, deletes.
@@ -125,6 +126,10 @@ CASES = [
         "a guarded node confirms, the guard is one tick too short",
         Mutex(ttl=2, crashes=1, guard=1, guarded_confirms=True, extensions=1),
         TWO,
+    ),
+    # The real client, with all its code.
+    Case(
+        "H07: the real client without its guard", Real((ACQUIRE, ACQUIRE), restarts=1, guard=0), TWO
     ),
     # Fences.
     Case("F1: the largest counter of a quorum", Fencing(LARGEST, ((0, 0, 3),)), RISEN, quick=True),

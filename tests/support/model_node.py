@@ -37,6 +37,7 @@ __all__ = [
     "LoneHost",
     "ModelNode",
     "ModelServer",
+    "Pipe",
     "Way",
     "client",
     "model_nodes",
@@ -169,12 +170,12 @@ class ModelServer:
 
     def _count(self, request: Request, step: int) -> int:
         """Raise a counter, as the plain encoding does: whoever asks, and whatever comes of it."""
-        counter = self.counters.get(request.key, request.fence) + step
+        counter = self.counters.get(request.key, request.fence - request.gap) + step
         self.counters[request.key] = counter
         return counter
 
 
-class _Pipe:
+class Pipe:
     """One direction of a connection: things come out in order, each when its time has come."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -217,6 +218,9 @@ class _Pipe:
 class ModelNode:
     """One client's connection to a model server."""
 
+    pipe: type[Pipe] = Pipe
+    """What either direction is made of."""
+
     def __init__(self, name: str, server: ModelServer, *, dial: float = 0.0) -> None:
         self.name = name
         self.address: tuple[object, ...] = (name, id(server))
@@ -235,8 +239,8 @@ class ModelNode:
         self._index = 0
         self._state = NodeState.CONNECTING
         self._cause = "not connected yet"
-        self._there: _Pipe | None = None
-        self._back: _Pipe | None = None
+        self._there: Pipe | None = None
+        self._back: Pipe | None = None
         self._open: dict[int, Request] = {}
         self._asked = self._catch_up_to = 0
         self._owed: dict[bytes, Request] = {}
@@ -268,7 +272,7 @@ class ModelNode:
         if self._there is not None or self._host is None:
             return
         loop = asyncio.get_running_loop()
-        self._there, self._back = _Pipe(loop), _Pipe(loop)
+        self._there, self._back = self.pipe(loop), self.pipe(loop)
         self._state, self._cause = NodeState.UP, ""
         owed, self._owed = list(self._owed.values()), {}
         for request in owed:
