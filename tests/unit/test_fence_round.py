@@ -242,3 +242,36 @@ async def test_a_fenced_and_a_plain_lock_exclude_each_other() -> None:
     async with client(nodes) as redlock:
         with pytest.raises(LockContended):
             await redlock("x", fenced=True, wait=0).acquire()
+
+
+@in_virtual_time
+async def test_a_counter_forgotten_between_grant_and_confirmation_does_not_run_ahead() -> None:
+    """It comes to just the fence: ahead of the clock, it would be ahead of later seeds as well."""
+    nodes = nearby(3)
+    counted(nodes, 1, 10**9, 1)
+    async with client(nodes) as redlock:
+        nodes[2].cut()
+        nodes[0].then(Verb.CONFIRM, Way(there=0.01))
+        attempt = asyncio.create_task(redlock("x", fenced=True).acquire())
+        await asyncio.sleep(2 * ROUND_TRIP)
+        nodes[0].server.counters.clear()
+        lease = await attempt
+        assert nodes[0].server.counters[KEY] == lease.fence
+        await lease.release()
+
+
+@in_virtual_time
+async def test_a_waiter_is_told_of_the_round_it_waited_for_in_its_words() -> None:
+    """An unfenced task behind a fenced one whose fence was not confirmed: not "too late"."""
+    nodes = nearby(3)
+    counted(nodes, 1, 5, 1)
+    async with client(nodes) as redlock:
+        nodes[2].cut()
+        nodes[0].then(Verb.CONFIRM, Way(there=0.01, fault="BUSY running a script"))
+        first = asyncio.create_task(redlock("x", fenced=True, wait=0).acquire())
+        await asyncio.sleep(ROUND_TRIP / 4)
+        second = asyncio.create_task(redlock("x").try_acquire())
+        for task in (first, second):
+            with pytest.raises(QuorumUnreachable, match="too few nodes confirmed its fence") as e:
+                await task
+            assert "BUSY running a script" in str(e.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ import pytest
 from aioredlock2 import Lease, LeaseLost, LeaseReleased, Vote
 from aioredlock2._core.ballot import Ballot
 from aioredlock2._gate import ROUNDS_MAX
+from aioredlock2._hold import Hold
 from aioredlock2._node import Verb
 from tests.support.model_node import Asked, ModelNode, Way, client, sent
 from tests.support.scene import (
@@ -597,3 +599,23 @@ async def test_a_lease_that_is_lost_at_the_gate_is_not_renewed() -> None:
         await asyncio.sleep(1)
         assert renewals(nodes) == []
         await lease.release()
+
+
+@in_virtual_time
+async def test_a_lease_that_was_renewed_is_gone_without_a_collection() -> None:
+    """What refers to itself in a circle waits for the collector, and makes it slow."""
+    nodes = nearby(3)
+    async with client(nodes) as redlock:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                async with redlock("x") as lease:
+                    await lease.extend()
+            del lease
+            await asyncio.sleep(1)  # rounds are kept until their deadline has passed
+            for node in nodes:
+                node.asked.clear()
+            assert not [each for each in gc.get_objects() if isinstance(each, (Hold, Ballot))]
+        finally:
+            gc.enable()
