@@ -61,6 +61,8 @@ class Client(NamedTuple):
     fence: int = 0
     after: int = 0
     """1 if the other one had its fence before this one asked."""
+    second: int = 0
+    """1 if the other one had asked before."""
 
 
 class State(NamedTuple):
@@ -90,7 +92,7 @@ class Fencing:
     wipes: int = 0
     """How often a node may forget key and counter."""
     seeds: tuple[int, int] = (0, 0)
-    """By client, what a counter begins with where there is none."""
+    """What a counter begins with where there is none: the clock of who asks first, and of the other."""
     order_only: bool = False
     """Look at the order of those who asked one after the other, and at nothing else."""
 
@@ -155,9 +157,10 @@ class Fencing:
                 yield ("node {} forgets everything", at), wiped._replace(wipes=state.wipes - 1)
 
     def _decisions(self, state: State, me: int) -> Iterator[Step]:
-        mode, fence, after = state.clients[me]
+        mode, fence, *_ = state.clients[me]
         if mode == IDLE:
-            client = Client(ASKING, 0, int(state.clients[1 - me].mode == DONE))
+            rival = state.clients[1 - me].mode
+            client = Client(ASKING, 0, int(rival == DONE), int(rival != IDLE))
             yield (
                 ("client {} asks", me),
                 state._replace(clients=replaced(state.clients, me, client)),
@@ -170,7 +173,7 @@ class Fencing:
                     self._pick(state, me, candidate(known).fence),
                 )
         elif mode == CONFIRMING and self._is_settled(state, me, fence):
-            client = Client(DONE, fence, after)
+            client = state.clients[me]._replace(mode=DONE)
             done = state._replace(clients=replaced(state.clients, me, client))
             yield ("client {} HAS fence {}", me, fence), done
 
@@ -209,7 +212,7 @@ class Fencing:
 
     def _grant(self, state: State, me: int, at: int) -> Step:
         owner, counter, links = state.nodes[at]
-        raised = max(counter + 1, self.seeds[me])
+        raised = max(counter + 1, self.seeds[state.clients[me].second])
         if owner == FREE:
             label = ("node {} grants client {}, its counter is {}", at, me, raised)
             links = replaced(links, me, Link(raised))
