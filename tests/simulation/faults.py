@@ -84,10 +84,14 @@ class Faults:
         return self._end(self._host(), forgets=False)
 
     def _amnesia(self) -> str:
-        host = self._host()
-        if not self._options.guarded:
-            self._history.broken.append((self._world.now, f"{host.server.name} forgets, unguarded"))
-        return self._end(host, forgets=True)
+        """One of them, or several at once, as when a rack loses power."""
+        hosts = self._simulation.hosts
+        some = self._rng.sample(hosts, self._rng.choice((1, 1, self._rng.randint(1, len(hosts)))))
+        for host in some:
+            if not self._options.guarded:
+                what = f"{host.server.name} forgets, unguarded"
+                self._history.broken.append((self._world.now, what))
+        return "; ".join(filter(None, [self._end(host, forgets=True) for host in some]))
 
     def _end(self, host: Host, *, forgets: bool) -> str:
         if not host.up:
@@ -192,6 +196,12 @@ class Faults:
 
     def _hiccup(self) -> str:
         process, seconds = self._process(), self._seconds()
+        if self._rng.random() < 0.5:
+            # About as long as what it has just extended lasts, the old deadline or the new one.
+            seconds = self._options.ttl * self._rng.choice((1.0, 0.7)) * self._rng.uniform(0.5, 1.1)
+            verb = self._rng.choice(("grant", "renew", "renew", "revoke"))
+            process.stall_after(verb, seconds)
+            return f"{process.name} is going to be stopped for {seconds:.3f} s after a {verb}"
         process.hiccup(self._rng.randrange(40), seconds, before=self._rng.random() < 0.5)
         return f"{process.name} is going to be held up for {seconds:.3f} s at a clock read"
 

@@ -173,7 +173,7 @@ MUTATIONS: dict[str, Mutation] = {
         "self._catch_up_to = self._pending and self._pending.popleft() and 0 or 0",
     ),
     "guard ignored": _edit(RedisNode._guard_left, "return max(0.0, ", "return 0 * max(0.0, "),
-    "guard of half a ttl": _edit(Session.guard_period, "longest + GUARD_S_EXTRA", "longest / 2"),
+    "guard too short": _edit(Session.guard_period, "longest + GUARD_S_EXTRA", "longest / 10"),
     "extension without its condition": Mutation(
         (Packed(dialect.SET_IFEQ, lambda r: (b"SET", r.key, r.token, b"PX", r.ttl_ms)),)
     ),
@@ -211,10 +211,10 @@ MUTATIONS: dict[str, Mutation] = {
     "loss that the body isn't told": _edit(_Entry.cancel_body, "self.task.cancel(", "str("),
     "no ticks": _edit(Watchdog._arm, "now + self._tick", "now + 1000 * self._tick"),
     "fence without a quorum": _edit(
-        Engine._settle_fence, "len(wanted.level) >= won.quorum", "wanted.level"
+        Engine._find_fence, "len(wanted.level) >= won.quorum", "wanted.level"
     ),
     "fence confirmed where the key is gone": _edit(
-        dialect._read_parts,
+        dialect._read_transaction,
         "            return NO\n",
         "            return YES if form is CONFIRM else NO\n",
     ),

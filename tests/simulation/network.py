@@ -190,6 +190,7 @@ class Wire(asyncio.WriteTransport):
             said = lock_command(words)
             if said is not None:
                 self.record.up_at = min(self.record.up_at, at)
+                self.process.has_sent(said[0])
                 self.network.history.commands.append(
                     Command(at, self.process.name, self.host.server.name, self.number, *said)
                 )

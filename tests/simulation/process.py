@@ -49,6 +49,8 @@ class Process:
         self._ahead = 0.0
         self._hiccup: tuple[int, float, bool] | None = None
         self._last_writes: int | None = None
+        self._stop_after: tuple[str, float] | None = None
+        self._stops_for = 0.0
         self._cancellations: list[list[Any]] = []
         self.died_at: float | None = None
         self.stalls: list[tuple[float, float]] = []
@@ -104,6 +106,15 @@ class Process:
         """It is held up in the middle of a callback, at a clock read that is still to come."""
         self._hiccup = (reads, seconds, before)
 
+    def stall_after(self, verb: str, seconds: float) -> None:
+        """It is stopped right after the next such command: the answers come while it stands still."""
+        self._stop_after = (verb, seconds)
+
+    def has_sent(self, verb: str) -> None:
+        """A command has left."""
+        if self._stop_after is not None and self._stop_after[0] == verb:
+            self._stops_for, self._stop_after = self._stop_after[1], None
+
     def suspend(self, seconds: float) -> None:
         """Its machine sleeps: timers stand still, boottime goes on."""
         self.stall(seconds)
@@ -128,7 +139,7 @@ class Process:
 
     def calm(self) -> None:
         """What was planned to befall it does not."""
-        self._hiccup = self._last_writes = None
+        self._hiccup = self._last_writes = self._stop_after = None
 
     def may_write(self) -> bool:
         """Called for each write; False for one that it doesn't live to see."""
@@ -161,6 +172,9 @@ class Process:
         self.after_turn()
         self._free_at = self.now() + self._turn_s
         self._ahead = 0.0
+        if self._stops_for:
+            self.stall(self._stops_for)
+            self._stops_for = 0.0
         if self._last_writes is not None and self._last_writes < 0:
             self.crash()
             return

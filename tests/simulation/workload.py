@@ -152,7 +152,7 @@ class Client:
             f"name{number}",
             ttl=ttl,
             wait=0 if style == "try" else rng.choice((0.0, 0.3, 2.0, 10.0)),
-            renew=rng.random() < 0.8,
+            renew=rng.random() < 0.7,
             max_hold=rng.choice((None, 3600.0, 3 * ttl)),
             fenced=number < options.names * options.fenced,
             on_lost=rng.choice(("cancel", "cancel", "notify")),
