@@ -33,7 +33,7 @@ FREE = 0
 NOT = -1
 
 Message = tuple[int, int, int]
-"""A request under way: verb, token, and which extension it belongs to."""
+"""A request under way: verb, token, and which round or extension of that token it belongs to."""
 
 
 class Link(NamedTuple):
@@ -223,7 +223,7 @@ class Mutex:
         token = client.token if self.one_token and client.token % 10 else client.token + 1
         extensions = 0 if me else self.extensions
         asking = Client(ASKING, client.attempts - 1, token, 0, 0, extensions, 0)
-        return self._post(state, me, asking, (GRANT, token, 0))
+        return self._post(state, me, asking, (GRANT, token, asking.attempts))
 
     def _give_back(self, state: State, me: int) -> State:
         client = state.clients[me]
@@ -298,7 +298,7 @@ class Mutex:
         if token != client.token or client.asked == NOT:
             return False
         if verb == GRANT:
-            return client.mode == ASKING and age >= self.guard
+            return client.mode == ASKING and serial == client.attempts and age >= self.guard
         if verb == RENEW and client.mode == HOLDING:
             return serial == client.extensions and (age >= self.guard or self.guarded_confirms)
         return False
