@@ -139,3 +139,7 @@ class History:
     """When the keys of a lease were taken away on purpose, after all else."""
     oddities: list[str] = field(default_factory=list)
     """What must never happen and was seen on the spot: keys without a ttl, unheard exceptions."""
+
+    def odd(self, at: float, what: str) -> None:
+        """Note an oddity; `what` begins with its kind."""
+        self.oddities.append(f"{at:.6f} {what}")

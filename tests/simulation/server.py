@@ -83,8 +83,8 @@ class Server:
     def put(self, key: bytes, value: bytes, ttl_ms: int | None) -> None:
         """Set `key`, whatever was there."""
         if ttl_ms is None:
-            self._history.oddities.append(
-                f"{self._world.now:.6f} {key!r} was set on {self.name} without a ttl"
+            self._history.odd(
+                self._world.now, f"ETERNAL {key!r} was set on {self.name} without a ttl"
             )
             ttl_ms = 10**9
         self._keys[key] = (value, self._reading() + ttl_ms / 1000)

@@ -172,7 +172,7 @@ class Simulation:
         give_up_at = self.world.now + LONGEST_CALL_S
         while any(not task.done() for client in self.clients for task in client.tasks):
             if self.world.now > give_up_at:
-                self.history.oddities.append(f"{self.world.now:.6f} a user's call never ends")
+                self.history.odd(self.world.now, "ENDLESS a user's call never ends")
                 return
             self.world.run(self.world.now + 0.5)
 
@@ -194,25 +194,25 @@ class Simulation:
         self.history.vanished_at = self.world.now
         self.world.run(self.world.now + 2 * self.options.ttl)
         if not task.done():
-            self.history.oddities.append(
-                f"{self.world.now:.6f} a holder was never told of its loss"
-            )
+            self.history.odd(self.world.now, "UNTOLD a holder is never told that its keys are gone")
 
     def _expect_the_end(self) -> None:
         """Everything is closed: no task, no exception and no key may be left."""
         tasks = [client.close() for client in self.clients if not client.closed]
         self.world.run(self.world.now + CLOSING_S)
-        for client in self.clients:
-            left = [task for task in asyncio.all_tasks(client.process.loop) if not task.done()]
-            for task in left:
-                self.history.oddities.append(f"{client.process.name} keeps {task!r}")
+        now = self.world.now
         for client in [*self.clients, *self.gone]:
-            if client.process.died_at is None:
-                for what in client.process.loop.heard:
-                    self.history.oddities.append(f"{client.process.name} heard: {what}")
+            if client.process.died_at is not None:
+                continue
+            for task in asyncio.all_tasks(client.process.loop):
+                self.history.odd(
+                    now, f"KEPT {client.process.name} has a task left: {task.get_name()}"
+                )
+            for what in client.process.loop.heard:
+                self.history.odd(now, f"HEARD {client.process.name}: {what}")
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
-                self.history.oddities.append(f"aclose: {task.exception()!r}")
+                self.history.odd(now, f"RAISED aclose: {task.exception()!r}")
         self.world.run(self.world.now + 2 * self.options.ttl)
         for host in self.hosts:
             host.server.lock_keys()

@@ -132,9 +132,8 @@ class Client:
             await asyncio.wait({call})
             self._calls.discard(call)
             if not call.cancelled() and (error := call.exception()) is not None:
-                self._history.oddities.append(
-                    f"{self.process.now():.6f} {self.process.name}: {error!r} left a call"
-                )
+                what = f"RAISED {self.process.name}: {error!r} left a call"
+                self._history.odd(self.process.now(), what)
             await asyncio.sleep(self._rng.random() * self._options.think)
 
     def _cancel_some_time(self, call: asyncio.Task[None]) -> None:
