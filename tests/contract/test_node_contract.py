@@ -18,7 +18,7 @@ from tests.support.pool import ServerPool
 
 A, B = b"a" * 32, b"b" * 32
 G, D, F, M = Vote.GRANTED, Vote.DENIED, Vote.FAULTED, Vote.MISSING
-SEED = 10**15
+SEED = 19 * 10**14
 """What a counter begins with: within what clocks of this century say."""
 
 
