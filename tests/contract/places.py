@@ -97,7 +97,7 @@ class Bench:
         ballot = Ballot(1, inspect_rule)
         request = Request(verb, key, token, ttl_ms)
         request.ballot, request.fence, request.gap = ballot, fence, gap
-        if verb is Verb.RENEW:
+        if verb <= Verb.RENEW:
             request.until = math.inf
         (by or self.node).ask(request)
         return ballot
