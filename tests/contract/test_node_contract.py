@@ -248,7 +248,9 @@ async def test_5_a_guarded_node_grants_nothing_and_confirms_extensions(bench: Be
 @clause
 async def test_6_an_answer_that_nobody_waits_for_is_dropped(bench: Bench) -> None:
     for verb in Verb:
-        bench.node.ask(Request(verb, b"redlock:else", A, 1000))
+        request = Request(verb, b"redlock:else", A, 1000)
+        request.fence = SEED
+        bench.node.ask(request)
     ballot = bench.put(Verb.GRANT, A)
     bench.node.ask(Request(Verb.RENEW, b"redlock:else", A, 1000))
     assert await voted(ballot) is G
