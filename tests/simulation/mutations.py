@@ -199,9 +199,6 @@ MUTATIONS: dict[str, Mutation] = {
             Edit(Hold.is_valid, "self.state is HELD and ", ""),
         )
     ),
-    "renewal past the validity": _edit(
-        Watchdog._start_round, "not hold.is_valid(now)", "hold.state is not HELD"
-    ),
     "loss only by vote": _edit(
         Watchdog._attend, "self._lose(hold, _why_over(hold, now))", "self._forget(hold)"
     ),
@@ -213,9 +210,7 @@ MUTATIONS: dict[str, Mutation] = {
     "fence without a quorum": _edit(
         Engine._find_fence, "len(wanted.level) >= won.quorum", "wanted.level"
     ),
-    "fence confirmed where the key is gone": _edit(
-        dialect._read_transaction,
-        "            return NO\n",
-        "            return YES if form is CONFIRM else NO\n",
+    "fence counts nodes that never gave one": _edit(
+        Engine._confirm, "asked.skip(index, Vote.FAULTED,", "asked.cast(index, Vote.GRANTED,"
     ),
 }

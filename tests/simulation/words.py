@@ -27,7 +27,7 @@ def lock_command(words: list[bytes]) -> tuple[str, bytes, float] | None:
         return "revoke", words[-1], 0.0
     if name == b"DEL":
         return "revoke", b"", 0.0
-    if name in (b"EVAL", b"EVALSHA"):
+    if name in (b"EVAL", b"EVALSHA") and words[3] != PROBE_KEY:
         arguments = words[3 + int(words[2]) :]
         if words[1] in REVOKES:
             return "revoke", arguments[0], 0.0
