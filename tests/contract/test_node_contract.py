@@ -290,6 +290,15 @@ async def test_7_a_confirmation_raises_the_counter_where_the_key_is_mine(bench: 
     assert await counter_of(bench, B) > wanted
 
 
+@clause
+async def test_7_a_counter_that_was_forgotten_comes_to_just_the_fence(bench: Bench) -> None:
+    """Ahead of the clock, it would be ahead of later seeds as well."""
+    assert await bench.ask(Verb.GRANT, A) is G
+    assert await bench.ask(Verb.CONFIRM, A, fence=SEED + 5000, gap=5000) is G
+    assert await bench.ask(Verb.REVOKE, A) is G
+    assert await counter_of(bench, B, seed=1) == SEED + 5001
+
+
 @pytest.mark.parametrize("owner", [None, B])
 def test_7_a_confirmation_is_refused_where_the_key_is_not_mine(
     owner: bytes | None, place: Place, pool: ServerPool
