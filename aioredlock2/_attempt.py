@@ -18,7 +18,7 @@ from aioredlock2._engine import Round
 from aioredlock2._hold import Hold
 from aioredlock2._node import NON_LOCK, Sighting, Verb
 from aioredlock2._session import Session
-from aioredlock2._turns import Turn, TurnMissed
+from aioredlock2._turns import WAITERS_MAX, Turn, TurnMissed
 from aioredlock2.errors import (
     AcquiredTooLate,
     AcquireError,
@@ -215,7 +215,9 @@ class Attempt:
         """The error of an attempt whose turn never came."""
         now = self._session.runtime.clock()
         holder = turn.holder
-        if holder is not None:
+        if len(turn.waiters or ()) >= WAITERS_MAX:
+            hint = f"{WAITERS_MAX} tasks of this client wait for it already"
+        elif holder is not None:
             since = now - holder.held_since
             hint = (
                 f"this client itself holds it, since {since:.3f} s; locks are not re-entrant: "

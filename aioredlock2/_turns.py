@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Turn", "TurnMissed", "Turns"]
 
 
+WAITERS_MAX = 20_000
+"""Tasks of one client that wait for one name: a longer queue is a fault, and would only grow."""
+
+
 class TurnMissed(Exception):
-    """The wait ended before the turn came."""
+    """The wait ended before the turn came, or the queue is full."""
 
 
 class Turn:
@@ -63,7 +67,7 @@ class Turns:
         return self._turns[key]
 
     async def wait(self, turn: Turn, limit: float | None) -> None:
-        """Wait to get `turn`, at most `limit` seconds; raises TurnMissed.
+        """Wait to get `turn`, at most `limit` seconds; raises TurnMissed, at once if too many wait.
 
         Cancelled while the turn is being handed over, it goes to the next in line.
         """
@@ -71,6 +75,8 @@ class Turns:
         if turn.waiters is None:
             turn.waiters = OrderedDict()
         waiters = turn.waiters
+        if len(waiters) >= WAITERS_MAX:
+            raise TurnMissed
         waiters[waiter] = None
         timer = None
         if limit is not None:

@@ -17,6 +17,7 @@ from aioredlock2 import (
     Vote,
 )
 from aioredlock2._node import Verb
+from aioredlock2._turns import WAITERS_MAX
 from tests.support.model_node import client
 from tests.support.scene import (
     ROUND_TRIP,
@@ -250,3 +251,23 @@ def test_cancelling_any_waiter_at_any_time_stops_nobody_else(
                 pass
 
     run(main())
+
+
+@in_virtual_time
+async def test_h25_a_queue_that_only_grows_has_an_end() -> None:
+    """Whoever comes then is told at once; those in line stay, and other names are free."""
+    nodes = nearby(1)
+    async with client(nodes) as redlock:
+        holder = await redlock("x").acquire()
+        waiting = [asyncio.ensure_future(redlock("x").acquire()) for _ in range(WAITERS_MAX)]
+        await settle()
+        with pytest.raises(LockContended, match=f"{WAITERS_MAX} tasks of this client wait for it"):
+            await redlock("x", wait=None).acquire()
+        async with redlock("y"):
+            pass
+        await holder.release()
+        first = await waiting[0]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await first.release()
