@@ -284,20 +284,22 @@ class RedisNode:
         if self._host is not None:
             self._debts.owe(request, self._host.runtime.clock())
 
-    def _pay(self) -> None:
-        """Send the deletes owed, those whose key may still live."""
+    def _pay(self, left: int | None = None) -> None:
+        """Send the deletes owed by now, or the `left` oldest: those that fail again come next time."""
+        self._stop_paying()
+        if self._link is None:
+            return  # paid when it rises
+        left = len(self._debts) if left is None else left
+        now = self._the_host.runtime.clock()
+        for request in self._debts.due(now, min(left, PAID_AT_ONCE)):
+            self.ask(request)
+        if left > PAID_AT_ONCE and self._paying is None:
+            self._paying = self._the_loop.call_later(PAY_S, self._pay, left - PAID_AT_ONCE)
+
+    def _stop_paying(self) -> None:
         if self._paying is not None:
             self._paying.cancel()
             self._paying = None
-        for request in self._debts.due(self._the_host.runtime.clock(), PAID_AT_ONCE):
-            self.ask(request)
-        if self._debts and self._paying is None:
-            self._pay_in(PAY_S)
-
-    def _pay_in(self, delay: float) -> None:
-        if self._paying is not None:
-            self._paying.cancel()
-        self._paying = self._the_loop.call_later(delay, self._pay)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
@@ -341,7 +343,8 @@ class RedisNode:
         if request.verb is REVOKE:
             self._owe(request)
             if dialect.is_passing(cause):
-                self._pay_in(REPAY_S)
+                self._stop_paying()
+                self._paying = self._the_loop.call_later(REPAY_S, self._pay)
         if dialect.ends_the_link(cause):
             link.abort(cause)
 

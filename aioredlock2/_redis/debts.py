@@ -18,8 +18,8 @@ class Debts:
     def __init__(self) -> None:
         self._owed: dict[bytes, Request] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._owed)
+    def __len__(self) -> int:
+        return len(self._owed)
 
     def owe(self, request: Request, now: float) -> None:
         """Keep a delete that did not get through."""
