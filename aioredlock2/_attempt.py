@@ -91,11 +91,11 @@ class Attempt:
                 await self._contact()
             if turn.kept_since is not None:
                 await self._let_others_in(turn, turn.kept_since)
-            grant = session.engine.grant
-            won = await grant(self._key, self._terms, fence_seed=self._seed())
-            while not self._keeps(won):
+            while True:
+                won = await session.engine.grant(self._key, self._terms, fence_seed=self._seed())
+                if self._keeps(won):
+                    break
                 await self._pause(won, turn)
-                won = await grant(self._key, self._terms, fence_seed=self._seed())
         except BaseException:
             session.turns.leave(turn)
             raise
@@ -169,7 +169,7 @@ class Attempt:
         now = session.runtime.clock()
         left = self._give_up_at - now
         if left <= 0:
-            raise self._error(asked, self._look)
+            raise self._error(asked)
         turn.kept_since = None
         # A round ends with its node timeout: what is beyond was this process's own sleep.
         took = min(now - asked.started_at, terms.node_timeout)
@@ -193,7 +193,7 @@ class Attempt:
             await session.sleep(pause, self._terms.ttl, for_nodes=False)
             session.check_open()
 
-    def _error(self, asked: Round, look: Round | None = None, hint: str = "") -> AcquireError:
+    def _error(self, asked: Round, hint: str = "") -> AcquireError:
         """The error for an attempt that ended with `asked`; its class is the round's outcome."""
         kinds = {
             WON: AcquiredTooLate,
@@ -205,8 +205,8 @@ class Attempt:
         elif kind is AcquiredTooLate:
             took = self._session.runtime.clock() - asked.started_at
             hint = f"the round took {took:.3f} s of a ttl of {self._terms.ttl:g} s"
-        elif look is not None and (foreign := _foreign(look)):
-            hint = f"the key holds a non-lock value on {foreign} of {look.nodes} nodes"
+        elif self._look is not None and (foreign := _foreign(self._look)):
+            hint = f"the key holds a non-lock value on {foreign} of {asked.nodes} nodes"
         elapsed = self._session.runtime.clock() - self._started_at
         outcomes = self._session.engine.outcomes(asked.confirmation or asked)
         return kind(self._resource, elapsed, self._rounds, outcomes, hint)

@@ -89,7 +89,7 @@ class Deadlines:
     The time of a round begins when the loop turn that made it is over and its requests are written: in
     a burst of many rounds the first would otherwise be overdue before its bytes have left. So all
     rounds of a turn are due together, and those with equal timeouts in the order of their turns: a
-    queue is enough. Rounds that were heard by all nodes in time are dropped when their turn comes.
+    queue is enough. Rounds that were heard by all nodes are dropped when they have come to its head.
 
     A deadline never fires on the spot. It lets two more loop turns pass (uvloop runs timers before
     I/O), or a short grace if the loop was busy, so that replies that already lie in the sockets are
@@ -135,10 +135,9 @@ class Deadlines:
 
     def watched(self) -> list[Ballot]:
         """The rounds that are not complete yet."""
-        turns = [ballots for queue in self._queues.values() for _, ballots in queue]
-        rounds = [ballot for ballots in turns for ballot in ballots]
-        rounds += [ballot for fresh in self._fresh.values() for ballot in fresh]
-        return [ballot for ballot in rounds if ballot.unheard]
+        batches = [ballots for queue in self._queues.values() for _, ballots in queue]
+        batches += self._fresh.values()
+        return [ballot for ballots in batches for ballot in ballots if ballot.unheard]
 
     def cancel(self) -> None:
         """Stop all timers."""

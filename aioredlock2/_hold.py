@@ -29,7 +29,6 @@ class Hold:
         "due_at",
         "extensions",
         "fence",
-        "granted",
         "held_since",
         "hold_until",
         "key",
@@ -84,8 +83,6 @@ class Hold:
             self.valid_until = self.hold_until
         self.sent_to = sent_to
         """Nodes that may have this token's key, as a bit set."""
-        self.granted = won
-        """The round it was won by."""
         self.round = won
         """The latest round that counted."""
         self.turn = turn
@@ -98,8 +95,8 @@ class Hold:
         """True while a renewal waits for room."""
         self.renewing: Round | None = None
         """The renewal that is not decided yet."""
-        self.latest: Round | None = None
-        """The renewal begun last, decided or not: stragglers of it may still answer."""
+        self.latest = won
+        """The round begun last, decided or not: stragglers of it may still answer."""
         self.revoked: Round | None = None
         """The release's round, once begun."""
         self.extensions: tuple[Extension, ...] = ()

@@ -248,7 +248,7 @@ class Watchdog:
             on_closed=lambda asked: self._closed(hold, asked),
         )
         # What was asked before, in whatever form it may still be put, must not undo this.
-        (hold.latest or hold.granted).withdrawn = True
+        hold.latest.withdrawn = True
         hold.latest = hold.renewing = asked
         self._plan(hold, now)
         self._engine.send(request, terms.node_timeout)
@@ -338,7 +338,7 @@ class Watchdog:
         self._holds.pop(hold, None)
         self._fresh.pop(hold, None)
         self._schedule.remove(hold)
-        (hold.latest or hold.granted).withdrawn = True
+        hold.latest.withdrawn = True
         served, hold.extensions = hold.extensions, ()
         if served:
             self._answer(served, _error_of(hold))

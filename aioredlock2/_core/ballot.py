@@ -21,7 +21,7 @@ ends a round by `expire`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aioredlock2.outcomes import Vote
 
@@ -87,7 +87,7 @@ class Ballot:
         self.rule = rule
         self.verdict = PENDING
         self.votes = [_UNHEARD] * nodes
-        self.causes: Sequence[object] = (None,) * nodes
+        self.causes: tuple[object, ...] | list[object] = (None,) * nodes
         """Per node: a line of text for a broken vote, a `Sighting` for an inspection, or None."""
         self.granted = 0
         self.denied = 0
@@ -112,7 +112,9 @@ class Ballot:
         else:
             self.broken += 1
         if cause is not None:
-            self.causes = [*self.causes[:index], cause, *self.causes[index + 1 :]]
+            if isinstance(self.causes, tuple):
+                self.causes = list(self.causes)  # most ballots never need one
+            self.causes[index] = cause
         if self.verdict is PENDING:
             verdict = self.rule(self)
             if verdict is not PENDING:
