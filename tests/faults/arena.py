@@ -6,8 +6,6 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import hiredis
 
@@ -17,6 +15,7 @@ from tests.faults.plan import SIDES
 from tests.support import servers
 from tests.support.relay import Relay, Relays
 from tests.support.servers import Kind
+from tests.support.stopping import Stopping
 from tests.support.view import Address, View
 
 __all__ = ["ALL_RIGHTS", "PASSWORD", "USER", "Arena", "faketime_library"]
@@ -45,7 +44,7 @@ def faketime_library() -> Path | None:
     return next(iter(sorted(Path("/").glob(_FAKETIME.lstrip("/")))), None)
 
 
-class Arena:
+class Arena(Stopping):
     """Servers with append-only files and a user of their own for the workers."""
 
     def __init__(self, kind: Kind, nodes: int, directory: Path) -> None:
@@ -135,17 +134,6 @@ class Arena:
         with contextlib.suppress(ExceptionGroup, hiredis.HiredisError):
             self._relays.stop()
         self.servers.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def _clocked(kind: Kind, directory: Path) -> Path:

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from aioredlock2._demo.clock import now
@@ -125,14 +124,9 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for child in self._children:
-            child.__exit__(exc_type, exc, traceback)
+            child.stop()
         self._history.close()
 
 

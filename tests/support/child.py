@@ -18,8 +18,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from tests.support.stopping import Stopping
 
 __all__ = ["Child", "Finished"]
 
@@ -40,7 +40,7 @@ class Finished:
     """What it wrote to stderr."""
 
 
-class Child:
+class Child(Stopping):
     """``python [options] -m module [arguments]``, killed at the latest when the block ends."""
 
     def __init__(self, module: str, *arguments: object, options: Sequence[str] = ()) -> None:
@@ -54,15 +54,8 @@ class Child:
         )
         self._read = b""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """Kill it, if it still is there."""
         self._process.kill()
         self._process.communicate()
 

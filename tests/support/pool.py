@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import hiredis
 
 from aioredlock2.embedded import Server, Servers
 from tests.support import servers
 from tests.support.servers import Kind
+from tests.support.stopping import Stopping
 from tests.support.view import View, Word
 
 __all__ = ["ServerPool"]
@@ -29,7 +29,7 @@ _RESET: list[tuple[Word, ...]] = [
 ]
 
 
-class ServerPool:
+class ServerPool(Stopping):
     """Servers of each kind, started when first asked for and kept till the end of the run."""
 
     def __init__(self) -> None:
@@ -55,17 +55,6 @@ class ServerPool:
         for groups in self._groups.values():
             for group in groups:
                 group.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _reset(self, server: Server) -> None:
         server.thaw()

@@ -17,11 +17,11 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from aioredlock2 import embedded
 from tests.support.relay_link import Cut, Direction, End, HangUp, Link
+from tests.support.stopping import Stopping
 
 __all__ = ["Direction", "Relay", "Relays"]
 
@@ -144,7 +144,7 @@ class Relay:
             link.end(how)
 
 
-class Relays(Sequence[Relay]):
+class Relays(Sequence[Relay], Stopping):
     """One relay per target, in one thread."""
 
     def __init__(self, targets: Iterable[Target], *, tls: ssl.SSLContext | None = None) -> None:
@@ -171,17 +171,6 @@ class Relays(Sequence[Relay]):
         self._loop.close()
         if self._errors:
             raise ExceptionGroup("the relays failed", self._errors)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __len__(self) -> int:
         return len(self._relays)

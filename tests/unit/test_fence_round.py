@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from aioredlock2 import ConfigurationError, LockContended, QuorumUnreachable
+from aioredlock2 import ConfigurationError, LockContended, QuorumUnreachable, Redlock
 from aioredlock2._node import Verb
 from tests.support.model_node import LOST, ModelNode, Way, client, sent
 from tests.support.scene import KEY, ROUND_TRIP, SLACK, hold_elsewhere, holders, nearby, now
@@ -21,6 +22,16 @@ def counted(nodes: Sequence[ModelNode], *counters: int) -> None:
     """The nodes' counters stand there."""
     for node, counter in zip(nodes, counters, strict=True):
         node.server.counters[KEY] = counter
+
+
+@asynccontextmanager
+async def two_that_disagree() -> AsyncGenerator[tuple[list[ModelNode], Redlock]]:
+    """Three nodes of which the third is away: the first has to confirm what the second gives."""
+    nodes = nearby(3)
+    counted(nodes, 1, 5, 1)
+    async with client(nodes) as redlock:
+        nodes[2].cut()
+        yield nodes, redlock
 
 
 def confirmations(nodes: Sequence[ModelNode]) -> list[int]:
@@ -92,10 +103,7 @@ async def test_h36_the_next_fence_is_larger_whatever_quorum_grants() -> None:
 @in_virtual_time
 async def test_h36_a_node_that_lost_the_key_meanwhile_does_not_count() -> None:
     """It may have granted somebody else: without it there is no quorum for this fence."""
-    nodes = nearby(3)
-    counted(nodes, 1, 5, 1)
-    async with client(nodes) as redlock:
-        nodes[2].cut()
+    async with two_that_disagree() as (nodes, redlock):
         nodes[0].then(Verb.CONFIRM, Way(there=0.01))
         attempt = asyncio.create_task(redlock("x", fenced=True, wait=0).acquire())
         await asyncio.sleep(2 * ROUND_TRIP)
@@ -121,10 +129,7 @@ async def test_h36_a_stragglers_larger_counter_is_not_overlooked() -> None:
 
 @in_virtual_time
 async def test_silence_is_no_confirmation() -> None:
-    nodes = nearby(3)
-    counted(nodes, 1, 5, 1)
-    async with client(nodes) as redlock:
-        nodes[2].cut()
+    async with two_that_disagree() as (nodes, redlock):
         nodes[0].then(Verb.CONFIRM, LOST)
         began_at = now()
         with pytest.raises(QuorumUnreachable, match="too few nodes confirmed its fence"):
@@ -137,10 +142,7 @@ async def test_silence_is_no_confirmation() -> None:
 
 @in_virtual_time
 async def test_a_failed_confirmation_is_tried_again_while_there_is_time() -> None:
-    nodes = nearby(3)
-    counted(nodes, 1, 5, 1)
-    async with client(nodes) as redlock:
-        nodes[2].cut()
+    async with two_that_disagree() as (nodes, redlock):
         nodes[0].then(Verb.CONFIRM, Way(fault="BUSY"))
         async with redlock("x", fenced=True, wait=5) as lease:
             assert lease.fence > 6
@@ -263,10 +265,7 @@ async def test_a_counter_forgotten_between_grant_and_confirmation_does_not_run_a
 @in_virtual_time
 async def test_a_waiter_is_told_of_the_round_it_waited_for_in_its_words() -> None:
     """An unfenced task behind a fenced one whose fence was not confirmed: not "too late"."""
-    nodes = nearby(3)
-    counted(nodes, 1, 5, 1)
-    async with client(nodes) as redlock:
-        nodes[2].cut()
+    async with two_that_disagree() as (nodes, redlock):
         nodes[0].then(Verb.CONFIRM, Way(there=0.01, fault="BUSY running a script"))
         first = asyncio.create_task(redlock("x", fenced=True, wait=0).acquire())
         await asyncio.sleep(ROUND_TRIP / 4)
