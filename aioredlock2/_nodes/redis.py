@@ -46,6 +46,8 @@ CONFIRM, RENEW, REVOKE, UP, GRANTED = (
 class Refused(NamedTuple):
     """The first refusal of a request that was put in another form."""
 
+    first: Form
+    """The form it was asked in."""
     cause: str
     for_good: bool
     """Whether it, or a later one, was for good."""
@@ -352,19 +354,20 @@ class RedisNode:
         self, form: Form, request: Request, refused: Refused | None, refusal: Refusal, text: str
     ) -> None:
         """The server refused the command, not the question: put it in the next form, same token."""
-        for_good = refusal is Refusal.FOR_GOOD
-        cause = dialect.cause_of(request, text)
-        if refused is not None and (refused.for_good or not for_good):
-            cause, for_good = refused  # the first clear word is what the user should hear
-        following = self._dialect.next_form(request.verb, form)
+        first = form if refused is None else refused.first
+        if refused is None or (refusal is Refusal.FOR_GOOD and not refused.for_good):
+            # The first clear word is what the user should hear.
+            cause = dialect.cause_of(request, text)
+            refused = Refused(first, cause, for_good=refusal is Refusal.FOR_GOOD)
+        following = self._dialect.next_form(request.verb, form, first)
         if following is not None and self._is_wanted(request):
-            self._send(following, request, Refused(cause, for_good))
+            self._send(following, request, refused)
             return
         if following is None:
             what = request.verb.name.lower().replace("grant_fenced", "grant and fence")
-            self._warn_once(f"allows no command to {what} a lock: {cause}")
+            self._warn_once(f"allows no command to {what} a lock: {refused.cause}")
         if request.ballot is not None:
-            request.ballot.cast(self._index, Vote.FAULTED, cause)
+            request.ballot.cast(self._index, Vote.FAULTED, refused.cause)
 
     def _is_wanted(self, request: Request) -> bool:
         """Whether to ask once more: nothing that sets a key may follow the deletes of its token."""

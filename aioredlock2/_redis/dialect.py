@@ -344,15 +344,17 @@ class Dialect:
             self.preferred[Verb.GRANT_FENCED] = FENCED_EVAL
             self.preferred[Verb.CONFIRM] = CONFIRM_EVALSHA
 
-    def next_form(self, verb: Verb, refused: Form) -> Form | None:
+    @staticmethod
+    def next_form(verb: Verb, refused: Form, first: Form) -> Form | None:
         """The form to try after `refused`, or None when all were tried in turn.
 
-        The order goes round, starting at the preferred form, so that a server that *gained* a native
-        command, or a user that lost scripting, is found as well.
+        The order goes round, from the `first` form that this request was asked in, so that a server
+        that *gained* a native command, or a user that lost scripting, is found as well. What is
+        preferred may change while requests are in flight, and is no end for them.
         """
         forms = FORMS[verb]
         following = forms[(forms.index(refused) + 1) % len(forms)]
-        return None if following is self.preferred[verb] else following
+        return None if following is first else following
 
     def prefer(self, verb: Verb, worked: Form) -> None:
         """Begin with this form from now on."""

@@ -381,7 +381,7 @@ def test_f107_every_form_is_tried_once_from_the_preferred_one_on(verb: Verb, fir
     tried, form = [], found.preferred[verb]
     for _ in itertools.repeat(None, 10):
         tried.append(form)
-        following = found.next_form(verb, form)
+        following = found.next_form(verb, form, first)
         if following is None:
             break
         form = following

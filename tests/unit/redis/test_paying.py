@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import hiredis
 
-from aioredlock2._node import NodeState, Request, Verb
+from aioredlock2._node import Request, Verb
 from aioredlock2._nodes.redis import PAID_AT_ONCE, RedisNode
-from aioredlock2._redis.transport import Link
-from tests.support.model_node import LoneHost
-from tests.support.virtual import VirtualRuntime, in_virtual_time, the_loop
+from tests.support.recorder import Recorder, node_over
+from tests.support.virtual import in_virtual_time, the_loop
 
 DEBTS = 2 * PAID_AT_ONCE + 100
 TTL_MS = 60_000
 
 
-class Recorder:
-    """In the place of a link: takes what is sent."""
-
-    overdue = False
-
-    def __init__(self) -> None:
-        self.slots: list[Any] = []
-
-    def send(self, _data: bytes, slot: object, _replies: int = 1, _join: bool = False) -> None:
-        self.slots.append(slot)
-
-
 def owing(link: Recorder | None) -> RedisNode:
     """A node that owes many deletes, over this link or without one."""
-    node = RedisNode("redis://localhost:1", b"redlock:")
-    node._host = LoneHost(VirtualRuntime(the_loop()))
-    node._loop = the_loop()
-    node._state = NodeState.UP
+    node = node_over(link)
     for number in range(DEBTS):
         node._owe(Request(Verb.REVOKE, b"redlock:x", b"%032d" % number, TTL_MS))
-    node._link = cast("Link | None", link)
     return node
 
 
