@@ -53,6 +53,9 @@ class RetryPolicy:
     def pause(self, n: int, round_took: float, rng: random.Random) -> float:
         """Seconds to pause after failed round `n` (from 0), which took `round_took` seconds."""
         # The exponent is bounded: growth ** n overflows a float long before anybody stops waiting.
-        top = min(self.cap, self.floor * self.growth ** min(n + 1, 64))
+        try:
+            top = min(self.cap, self.floor * self.growth ** min(n + 1, 64))
+        except OverflowError:  # a growth that is large itself
+            top = self.cap
         drawn = top - self.jitter * rng.random() * (top - self.floor)
         return max(drawn, ROUNDS_TO_SIT_OUT * round_took)

@@ -30,11 +30,11 @@ RENEW = Script(
 )
 # KEYS: the lock key, the fence key. ARGV: token, seed or fence, the fence key's lifetime, ttl.
 # Lua's numbers are doubles: a counter is exact below 2**53, and written without an exponent. Where the
-# fence key holds something else, GET's error or the text is no number either.
+# fence key holds something else, GET's error or the text is no number either: an error, nothing written.
 GRANT_FENCED = Script(
     "local held=redis.call('GET',KEYS[1]) if held and held~=ARGV[1] then return false end "
     "local was=tonumber(tostring(redis.pcall('GET',KEYS[2]) or 0)) "
-    "if not was then return redis.error_reply('ERR the fence key is no number') end "
+    "if not (was and was<2^53) then return redis.error_reply('ERR the fence key is no counter') end "
     "local counter=math.max(was+1,tonumber(ARGV[2])) "
     "redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[4]) "
     "redis.call('SET',KEYS[2],string.format('%.0f',counter),'PX',ARGV[3]) return counter"
@@ -42,6 +42,6 @@ GRANT_FENCED = Script(
 CONFIRM = Script(
     "if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end "
     "local was=tonumber(tostring(redis.pcall('GET',KEYS[2]) or 0)) "
-    "if not was then return redis.error_reply('ERR the fence key is no number') end "
+    "if not (was and was<2^53) then return redis.error_reply('ERR the fence key is no counter') end "
     "if was<tonumber(ARGV[2]) then redis.call('SET',KEYS[2],ARGV[2],'PX',ARGV[3]) end return 1"
 )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from redis.asyncio import Redis
 
-from aioredlock2 import LockContended, QuorumUnreachable, Redlock
+from aioredlock2 import LockContended, NodeState, QuorumUnreachable, Redlock
 from aioredlock2._core.fence import LIFETIME_S
 from aioredlock2._redis import scripts
 from aioredlock2.embedded import Server
@@ -168,6 +168,25 @@ async def test_a_counter_of_another_type_is_a_fault_that_is_named(
         await until(lambda: not any(view(s).get(KEY) for s in any_servers3))
         async with redlock("job") as plain:
             assert plain.is_held
+
+
+@pytest.mark.parametrize("planted", [str(2**63 - 1), "inf", "nan", "1e300"])
+async def test_an_absurd_counter_stops_its_own_name_only(
+    any_servers3: Sequence[Server], view: Look, planted: str
+) -> None:
+    """It is named, and the connections that others use stay up."""
+    async with patient(urls_of(any_servers3)) as redlock:
+        await all_up(redlock)
+        for server in any_servers3:
+            view(server).execute("SET", COUNTER, planted)
+        async with redlock("other", ttl=60) as other:
+            for _ in range(3):
+                with pytest.raises(QuorumUnreachable, match="the fence key"):
+                    await redlock("job", fenced=True, wait=0).acquire()
+                async with redlock("another", wait=0):
+                    pass
+            assert other.is_held
+        assert {NodeState.UP} == {node.state for node in redlock.nodes}
 
 
 async def test_a_held_name_refuses_a_fenced_lock_as_well(

@@ -67,6 +67,12 @@ def test_a_very_late_round_does_not_overflow() -> None:
     assert policy.floor <= policy.pause(10**9, 0.0, random.Random(0)) <= policy.cap
 
 
+@pytest.mark.parametrize("growth", [1e5, 1e20, 1e300])
+def test_a_growth_that_is_large_itself_does_not_overflow_either(growth: float) -> None:
+    policy = RetryPolicy(growth=growth, jitter=0)
+    assert [policy.pause(n, 0, random.Random(0)) for n in (0, 14, 50, 60, 10_000)] == [0.1] * 5
+
+
 def test_the_default_floor_and_cap_are_as_documented() -> None:
     policy = RetryPolicy()
     assert (policy.floor, policy.cap, policy.growth, policy.jitter) == (0.01, 0.1, 2.0, 1.0)
